@@ -37,7 +37,7 @@ import (
 
 const (
 	page     = 2 << 20
-	patience = 30 * time.Second
+	timeout = 30 * time.Second
 	nodeName = "node-1"
 )
 
@@ -92,7 +92,7 @@ func pages(t *testing.T, wanted int) {
 	must(t, err)
 	set := func(n int) { must(t, os.WriteFile(total, []byte(strconv.Itoa(n)), 0o644)) }
 	t.Cleanup(func() {
-		for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 			set(before)
 			if read() == before {
 				break
@@ -234,7 +234,7 @@ func (b *bed) agent() agent.Client { return agent.Client{Socket: b.path("socket.
 // eventually waits for something that ought to come true.
 func (b *bed) eventually(what string, is func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatalf("never: %s", what)
 		}

@@ -173,7 +173,7 @@ func TestAClaimThatWaitsHoldsUpNoOtherNorHealth(t *testing.T) {
 	must(t, b.unprepare(second))
 }
 
-func TestConnectionsToHealthzCostTheDriverNoMemoryAndTheProbeNothing(t *testing.T) {
+func TestConnectionsToHealthzCostNoMemoryAndDelayNoProbe(t *testing.T) {
 	const crowd = 12_000
 	var limit syscall.Rlimit
 	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))

@@ -48,7 +48,7 @@ func (b *bed) holdsNothing(what string) {
 	}
 }
 
-func TestWhateverAClaimSaysIsRefusedByAReasonAndNobodyElsesIsTouched(t *testing.T) {
+func TestBadClaimIsRefusedWithAReasonAndOthersAreUntouched(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
 	loan := func(words string) string {
@@ -207,7 +207,7 @@ func TestAFullOrReadOnlyDiskRefusesAClaimThatThenHoldsNothing(t *testing.T) {
 	b.holdsNothing("in the end")
 }
 
-func TestWhatACrashLeavesInTheDriversFilesIsNoReasonToServeNobody(t *testing.T) {
+func TestRemainsOfACrashDoNotStopTheDriver(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
 	stays, broken := b.api.add(claim("a", "stays", "", page)), b.api.add(claim("a", "broken", "", page))
@@ -244,7 +244,7 @@ func TestWhatACrashLeavesInTheDriversFilesIsNoReasonToServeNobody(t *testing.T) 
 	}
 }
 
-func TestADriverWhoseSocketsAreTakenAwayEndsSoThatAnotherCanBeFound(t *testing.T) {
+func TestDriverWithoutItsSocketsEnds(t *testing.T) {
 	b := start(t, pool)
 	for _, gone := range []string{"kubelet/plugins_registry", "kubelet/plugins/prezero.io/dra.sock"} {
 		b.ready()
@@ -260,7 +260,7 @@ func TestADriverWhoseSocketsAreTakenAwayEndsSoThatAnotherCanBeFound(t *testing.T
 			if err == nil {
 				t.Errorf("%s is gone, and the driver ended as if nothing was wrong", gone)
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			t.Fatalf("%s is gone, and the driver goes on", gone)
 		}
 		b.driver = nil

@@ -114,7 +114,7 @@ func TestAClaimIsAFileOfZerosUntilItIsUnprepared(t *testing.T) {
 	must(t, b.unprepare(two))
 }
 
-func TestWhatCannotBeHadIsRefusedByAReasonAndHoldsNothing(t *testing.T) {
+func TestImpossibleClaimIsRefusedWithAReasonAndHoldsNothing(t *testing.T) {
 	b := start(t, pool+"[agent]\nquota_of = { small = \"4M\" }\n")
 	b.ready()
 	for _, c := range []struct {
@@ -141,7 +141,7 @@ func TestWhatCannotBeHadIsRefusedByAReasonAndHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestALoanWhoseClaimIsGoneIsReturnedAndOthersAreNot(t *testing.T) {
+func TestLoanWithoutItsClaimIsReturnedAndOthersAreNot(t *testing.T) {
 	b := start(t, pool, "--grace", "300ms", "--reconcile", "100ms")
 	b.ready()
 	gone, stays := b.api.add(claim("a", "gone", "", page)), b.api.add(claim("a", "stays", "", page))
@@ -176,7 +176,7 @@ func TestALoanWhoseClaimIsGoneIsReturnedAndOthersAreNot(t *testing.T) {
 	must(t, exec.Command(b.binary, "return", "other/1", "--socket", b.path("socket")).Run())
 }
 
-func TestWhatIsReadyIsPublishedAndADaemonThatIsDownIsTainted(t *testing.T) {
+func TestReadyPagesArePublishedAndAMissingDaemonIsTainted(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
 	sum := func() (ready, rest int64) {
@@ -240,7 +240,7 @@ func TestWhatIsReadyIsPublishedAndADaemonThatIsDownIsTainted(t *testing.T) {
 }
 
 // The driver and the daemon are killed between and inside of calls, and the kubelet asks again.
-func TestDriverAndDaemonKilledAtAnyInstantLoseNoPageAndLeaveNoName(t *testing.T) {
+func TestDriverAndDaemonKilledAtAnyInstantLoseNoPageOrName(t *testing.T) {
 	seed := time.Now().UnixNano()
 	if text := os.Getenv("PREZERO_TEST_SEED"); text != "" {
 		fmt.Sscan(text, &seed)
@@ -264,7 +264,7 @@ func TestDriverAndDaemonKilledAtAnyInstantLoseNoPageAndLeaveNoName(t *testing.T)
 	// until it is done, as the kubelet does; what it had of it before stays.
 	insist := func(what func() error) {
 		t.Helper()
-		for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 			err := what()
 			if err == nil {
 				answered++
@@ -333,8 +333,8 @@ func TestDriverAndDaemonKilledAtAnyInstantLoseNoPageAndLeaveNoName(t *testing.T)
 	}
 	b.eventually("nothing is left", b.isClean)
 	// Every page is available again: only then does the cleanup find the pool as it was.
-	b.eventually("no page is lent or lingers", func() bool {
+	b.eventually("no page is lent or draining", func() bool {
 		out, err := exec.Command(b.binary, "status", "--json", "--socket", b.path("socket")).Output()
-		return err == nil && strings.Contains(string(out), `"lent_pages": 0`) && strings.Contains(string(out), `"lingering_pages": 0`)
+		return err == nil && strings.Contains(string(out), `"lent_pages": 0`) && strings.Contains(string(out), `"draining_pages": 0`)
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 // What a claim of a person leaves is found by the next one of its owner, each file where it was, and by no
 // other namespace, user or owner.
-func TestWhatAnOwnerLeavesIsFoundByItsNextClaimAndByNoOtherNamespace(t *testing.T) {
+func TestOwnersContentIsFoundByItsNextClaimInItsNamespaceOnly(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
 	owned := func(more string) string {
@@ -69,7 +69,7 @@ func TestWhatAnOwnerLeavesIsFoundByItsNextClaimAndByNoOtherNamespace(t *testing.
 }
 
 // Kept content holds memory of its namespace and counts there. Content that no pod had is dropped.
-func TestWhatIsKeptCountsInItsNamespaceAndWhatNoPodHadIsNotKept(t *testing.T) {
+func TestKeptContentCountsInItsNamespaceAndUnusedLoansAreNotKept(t *testing.T) {
 	b := start(t, pool+"[agent]\nquota_of = { team-a = \"4M\" }\n")
 	b.ready()
 	const owned = `{"apiVersion":"prezero.io/v1alpha1","kind":"Loan","owner":"cache","keep":"10m"}`

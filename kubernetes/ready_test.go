@@ -35,7 +35,7 @@ func (b *bed) lentReady(claim *resourceapi.ResourceClaim) (ready int64) {
 }
 
 // What the scheduler may promise by the policies of the devices, claims find.
-func TestWhatIsPublishedAsReadyIsReadyInTheFileThatAClaimGets(t *testing.T) {
+func TestPublishedReadyPagesAreReadyInTheClaimsFile(t *testing.T) {
 	b := start(t, pool+"[[pool]]\npage_size = \"2M\"\npages_per_block = 4\nready_low = 2\nready_high = 4\n")
 	b.ready()
 	small, large := "node0-2048k-ready-4096k", "node0-2048k-ready-8192k"
@@ -134,7 +134,7 @@ func (a *api) fields(field string) (said []string, all bool) {
 	return said, all
 }
 
-func TestDevicesSayWhichPagesTheyTakeAsTheServerCallsItAndAnUpdateIsNoticed(t *testing.T) {
+func TestDevicesNameTheirPagesForTheServersVersion(t *testing.T) {
 	b := start(t, pool, "--node-allocatable", "--reconcile", "200ms")
 	b.ready()
 	says := func(field, want string) func() bool {
@@ -164,7 +164,7 @@ func TestDevicesSayWhichPagesTheyTakeAsTheServerCallsItAndAnUpdateIsNoticed(t *t
 		if err == nil {
 			t.Fatal("it ended as if all were well")
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("a driver whose API server was updated goes on")
 	}
 	b.driver = nil

@@ -90,15 +90,15 @@ func (c Client) Lend(ctx context.Context, ask Lend) (Lent, error) {
 // Return ends a loan, also one that is being made. That there is none by the name is no error: it was
 // returned before.
 func (c Client) Return(ctx context.Context, name string) error {
-	return c.giveBack(ctx, map[string]any{"name": name})
+	return c.release(ctx, map[string]any{"name": name})
 }
 
 // Discard ends a loan without keeping content for its owner.
 func (c Client) Discard(ctx context.Context, name string) error {
-	return c.giveBack(ctx, map[string]any{"name": name, "discard": true})
+	return c.release(ctx, map[string]any{"name": name, "discard": true})
 }
 
-func (c Client) giveBack(ctx context.Context, which map[string]any) error {
+func (c Client) release(ctx context.Context, which map[string]any) error {
 	err := varlink.Call(ctx, c.Socket, iface+"Return", within, which, nil)
 	if Is(err, "NoSuchName") {
 		return nil

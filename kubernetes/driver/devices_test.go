@@ -76,7 +76,7 @@ func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 }
 
 // What the scheduler allocates by the policy of a device is what one file can be.
-func TestWhatIsReadyInBlocksIsGivenByBlocksAndEverythingElseByPages(t *testing.T) {
+func TestReadyPagesAreTakenByBlocksAndOthersByPages(t *testing.T) {
 	all := devices(stocks([]agent.Supply{at(256*mib, blocks(0, 0), blocks(8*mib, 8))}, nil, 0), true, false)
 	if len(all) != 2 {
 		t.Fatalf("%+v", all)
@@ -103,7 +103,7 @@ func TestWhatIsReadyInBlocksIsGivenByBlocksAndEverythingElseByPages(t *testing.T
 	}
 }
 
-func TestSoMuchAsIsWantedForLargerClaimsIsNeverPublishedAsReady(t *testing.T) {
+func TestPagesWantedForLargerClaimsAreNotPublishedAsReady(t *testing.T) {
 	supply := []agent.Supply{at(256*mib, blocks(8*mib, 8), blocks(32*mib, 6))}
 	if all := published(stocks(supply, nil, 0)); all[restOf1] != 0 || sum(all) != 256*mib {
 		t.Fatal(all)
@@ -118,7 +118,7 @@ func TestSoMuchAsIsWantedForLargerClaimsIsNeverPublishedAsReady(t *testing.T) {
 }
 
 // A pool that learns its sizes has many.
-func TestOfManySizesThoseWithMostBytesAreDevicesAndThoseOfClaimsAlways(t *testing.T) {
+func TestLargestSizesAreDevicesAndClaimedSizesAlways(t *testing.T) {
 	var of []agent.ReadyBlocks
 	for nth := range int64(20) {
 		of = append(of, blocks((nth+1)*2*mib, 1+nth%3))

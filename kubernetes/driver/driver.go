@@ -232,7 +232,7 @@ func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID,
 		// Of all claims there is one with this UID, and it is in another namespace.
 		return nil
 	}
-	if err := d.giveBack(ctx, namespace, uid, kept.Loans); err != nil {
+	if err := d.release(ctx, namespace, uid, kept.Loans); err != nil {
 		return err
 	}
 	// The record last: until then a later start knows the claim of the loans.
@@ -264,12 +264,12 @@ func (d *Driver) Reconcile(ctx context.Context) error {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		failed = errors.Join(failed, d.heed(ctx, one, isThere))
+		failed = errors.Join(failed, d.apply(ctx, one, isThere))
 	}
 	return failed
 }
 
-func (d *Driver) heed(ctx context.Context, one record, isThere bool) error {
+func (d *Driver) apply(ctx context.Context, one record, isThere bool) error {
 	if !d.isDue(one.UID, isThere) {
 		return nil
 	}

@@ -106,7 +106,7 @@ func TestANamespacesScopeIsItsNameAndWhichOfThatName(t *testing.T) {
 	}
 }
 
-func TestHealthSaysWhatWasHeardOfTheDaemonLast(t *testing.T) {
+func TestHealthReportsTheDaemonsLastAnswer(t *testing.T) {
 	health := &Health{}
 	answer := func() (int, string) {
 		recorder := httptest.NewRecorder()

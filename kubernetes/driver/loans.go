@@ -93,9 +93,10 @@ func (d *Driver) giveUp(ctx context.Context, lent *lending) error {
 	return failed
 }
 
-// giveBack returns all loans of a claim by their names, which also ends loans that are being made. Where the
-// record has no names, after a crash or from an older driver, the daemon's list says them.
-func (d *Driver) giveBack(ctx context.Context, namespace string, uid types.UID, names []string) error {
+// release returns all loans of a claim by their names, which also ends loans that are being made.
+// Where the record has no names, after a crash or from an older driver, the daemon's list says
+// them.
+func (d *Driver) release(ctx context.Context, namespace string, uid types.UID, names []string) error {
 	if len(names) == 0 {
 		there, err := d.loansOf(ctx, namespace, namespace, uid)
 		if err != nil {

@@ -40,7 +40,7 @@ type server func(*http.Request) *http.Response
 
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) { return s(r), nil }
 
-func TestSlicesAreTranslatedForAServerThatHasRenamedTheMappingAndNothingElseIs(t *testing.T) {
+func TestSlicesAreTranslatedForServersWithTheRenamedMapping(t *testing.T) {
 	slice := func(field string) string {
 		return `{"kind":"ResourceSlice","spec":{"devices":[{"name":"a",` + field + `},{"name":"b","capacity":{"n":9007199254740993}}]}}`
 	}
@@ -92,7 +92,7 @@ func TestASliceThatCannotBeTranslatedIsNotSent(t *testing.T) {
 	}
 }
 
-func TestAServerThatHasTheFirstFieldGetsWhatWasSaidAndOneThatDoesNotAnswerNothing(t *testing.T) {
+func TestServerWithTheFirstFieldGetsSlicesAndSilentServerNone(t *testing.T) {
 	request := func() *http.Request {
 		made, _ := http.NewRequest("POST", "http://server/apis/resource.k8s.io/v1/resourceslices", strings.NewReader("as it is"))
 		return made

@@ -128,7 +128,7 @@ static inline void tell(int side)
 }
 
 /* In which the other has to tell; more where it has a page of 1 GiB to copy before it does. */
-static int patience_ms = 20000;
+static int timeout_ms = 20000;
 
 /* Who is to tell may be dead: a child has nothing of lent memory where it is dropped. */
 static inline void await(int side)
@@ -138,7 +138,7 @@ static inline void await(int side)
 	int told;
 
 	do
-		told = poll(&word, 1, patience_ms);
+		told = poll(&word, 1, timeout_ms);
 	while (told < 0 && errno == EINTR);
 	if (told != 1)
 		die("nobody tells");

@@ -133,7 +133,7 @@ int main(int argc, char **argv)
 	page = 1UL << shift;
 	/* Copying 1 GiB took more than 20 s on an emulated machine whose host was compiling. */
 	if (shift >= 30)
-		patience_ms = 300000;
+		timeout_ms = 300000;
 	size_flag = shift << 26;
 	subject = argv[2];
 	if (!strcmp(subject, "shared"))

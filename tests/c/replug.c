@@ -2,7 +2,7 @@
 /*
  * replug NODE CYCLES - a node comes and goes while its huge pages are zeroed
  *
- * Runs as root in a machine whose host heeds HOST-ADD and HOST-REMOVE on this
+ * Runs as root in a machine whose host applies HOST-ADD and HOST-REMOVE on this
  * program's output, and whose kernel brings new memory online by itself. In each
  * cycle the node comes, who polls must be woken, by the file and by the device;
  * then it goes, while a controller reads and sets the threshold, two tasks zero,
@@ -31,7 +31,7 @@
 #define PAGES	30
 #define GROUP	"/sys/fs/cgroup/starved"
 /* Under emulation with all checkers on, a node takes a minute to go. */
-#define PATIENCE	180
+#define WAIT_TIMEOUT	180
 
 static int node, number, failures;
 
@@ -111,7 +111,7 @@ static void wait_for(bool there, const char *what)
 	double start = seconds();
 
 	while ((access(file("nr_hugepages"), F_OK) == 0) != there) {
-		if (seconds() - start > PATIENCE) {
+		if (seconds() - start > WAIT_TIMEOUT) {
 			errno = ETIMEDOUT;
 			give_up(what);
 		}
@@ -129,7 +129,7 @@ static void fill(long pages)
 		if (get("nr_hugepages") == pages)
 			return;
 		usleep(100000);
-	} while (seconds() - start < PATIENCE);
+	} while (seconds() - start < WAIT_TIMEOUT);
 	errno = ENOMEM;
 	give_up("cannot fill the pool");
 }

@@ -54,7 +54,7 @@ fn a_loan_is_what_the_daemon_says_it_is() {
 }
 
 #[test]
-fn what_an_owner_left_is_said_to_be_kept() {
+fn owners_content_is_reported_as_kept() {
     let daemon = daemon(1);
     let lend = || daemon.lend_to("somebody", Duration::from_secs(60), PAGE, 1);
     let first: Loan = lend();
@@ -87,7 +87,7 @@ fn a_worker_takes_a_job_and_its_report_is_believed_or_refused() {
 fn an_operators_calls_are_done_and_say_what_they_did() {
     let daemon = daemon(4);
     let mut client = daemon.client();
-    assert_eq!(client.give_back(None, None, Some(Pages(1))).expect("root may"), PAGE.times(1));
+    assert_eq!(client.release(None, None, Some(Pages(1))).expect("root may"), PAGE.times(1));
     assert_eq!(daemon.pool().ready_pages, Pages(3));
 
     let loan = client.lend(&pages(1)).expect("a loan");
@@ -99,7 +99,7 @@ fn an_operators_calls_are_done_and_say_what_they_did() {
     drop(loan);
 
     let drained = client.drain(true).expect("root may");
-    assert_eq!(drained.given_back_bytes, PAGE.times(2), "{drained:?}");
+    assert_eq!(drained.released_bytes, PAGE.times(2), "{drained:?}");
     assert!(client.status().expect("a status").drained);
     client.drain(false).expect("root may");
     assert!(!client.status().expect("a status").drained);
@@ -158,8 +158,8 @@ fn an_agents_calls_are_done_and_say_what_they_did() {
     };
     assert_eq!(names("a/"), ["a/1", "a/2"]);
     assert_eq!(names("c/"), [""; 0]);
-    agent.give_back("a/1".parse().expect("a name")).expect("its own");
-    let gone = agent.give_back("a/1".parse().expect("a name"));
+    agent.release("a/1".parse().expect("a name")).expect("its own");
+    let gone = agent.release("a/1".parse().expect("a name"));
     assert!(
         matches!(gone, Err(Error::AgentRefused(wire::agent::AgentError::NoSuchName { .. }))),
         "{gone:?}"
@@ -175,7 +175,7 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     let mut agent = daemon.agent();
     let names: Vec<_> = (100..400).map(|nth| format!("a/{nth}")).collect();
     for name in &names {
-        // Of an untouched page: all of them are holes.
+        // Of an untouched page: all of them are unbacked parts.
         let ask = LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
         agent.lend(&ask).expect("it lends");
     }
@@ -184,7 +184,7 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
 }
 
 #[test]
-fn who_waits_for_ready_memory_gets_it_when_it_is_ready_or_what_there_is() {
+fn waiting_client_gets_ready_memory_or_the_present_pages() {
     let daemon = daemon(1);
     let mut client = daemon.client();
     let soon = client.lend_within(&pages(1), Duration::from_secs(60)).expect("it is ready");
@@ -202,8 +202,9 @@ fn who_waits_for_ready_memory_gets_it_when_it_is_ready_or_what_there_is() {
 
     // Nothing is, and nothing comes.
     let begun = std::time::Instant::now();
-    let hole = client.lend_within(&pages(1), Duration::from_millis(100)).expect("a hole");
-    assert_eq!(hole.ready_bytes(), Bytes(0));
+    let unbacked =
+        client.lend_within(&pages(1), Duration::from_millis(100)).expect("an unbacked part");
+    assert_eq!(unbacked.ready_bytes(), Bytes(0));
     assert!(begun.elapsed() >= Duration::from_millis(100), "not before");
     let too_much = refusal(client.lend_within(&pages(1 << 30), Duration::from_millis(100)));
     assert!(matches!(too_much, wire::Error::NotEnough { .. }), "{too_much:?}");

@@ -11,7 +11,7 @@ use super::{assert_returned, is_wanted, run, served, succeeded};
 const PAGE: Page = Page::Mib2;
 
 #[test]
-fn buffers_of_fio_are_lent_to_jobs_that_are_processes_and_threads() {
+fn fio_buffers_are_lent_to_jobs_as_processes_and_threads() {
     let Some(fio) = is_wanted("fio", "fio") else { return };
     let Some(reserved) = hugepages::reserve(PAGE.size(), 40) else { return };
     let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("leave_free = 4"), &[]);

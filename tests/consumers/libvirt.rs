@@ -209,7 +209,7 @@ fn starts_and_ends(stage: &Stage, loans: usize) {
 }
 
 #[test]
-fn a_domain_of_two_nodes_has_lent_memfds_and_returns_them_however_it_ends() {
+fn two_node_domain_has_lent_memfds_and_returns_them_at_any_end() {
     let Some(stage) = Stage::set(2) else { return };
     let half = (PAGE.times(PAGES).0 >> 20) / 2;
     let more = format!(
@@ -222,7 +222,7 @@ fn a_domain_of_two_nodes_has_lent_memfds_and_returns_them_however_it_ends() {
 }
 
 #[test]
-fn a_domain_with_files_in_a_directory_has_lent_memory_and_returns_it_however_it_ends() {
+fn domain_with_directory_files_returns_lent_memory_at_any_end() {
     let Some(stage) = Stage::set(1) else { return };
     for shared in [true, false] {
         let directory = |memory: String| {

@@ -33,9 +33,9 @@ use units::Pages;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use prezero_tests::daemon::{PATIENCE, binary};
+use prezero_tests::daemon::{WAIT_TIMEOUT, binary};
 use prezero_tests::{Daemon, Page};
-use testkit::{skip, skip_for_ever};
+use testkit::{skip, skip_always};
 
 /// Set to `1` to run all of them.
 const ALL: &str = "PREZERO_TEST_CONSUMERS";
@@ -43,7 +43,7 @@ const ALL: &str = "PREZERO_TEST_CONSUMERS";
 /// Whether the slow tests are to run, and this program is there for them; says so if not.
 fn is_wanted(program: &str, package: &str) -> Option<PathBuf> {
     if std::env::var(ALL).as_deref() != Ok("1") {
-        skip_for_ever(&format!("{ALL}=1 runs the consumers that take long"));
+        skip_always(&format!("{ALL}=1 runs the consumers that take long"));
         return None;
     }
     installed(program, package)
@@ -86,13 +86,13 @@ fn assert_served(log: &Path) -> Vec<String> {
 
 /// Everything that was lent came back.
 fn assert_returned(daemon: &Daemon) {
-    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("all is returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }
 
 /// Waits for something.
 #[track_caller]
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE * 3;
+    let deadline = Instant::now() + WAIT_TIMEOUT * 3;
     loop {
         if let Some(found) = look() {
             return found;
@@ -106,7 +106,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// touch of a page waits for the machine's own host, which is nobody's gain or loss here.
 fn warm(daemon: &Daemon) {
     daemon.zero("max");
-    daemon.client().give_back(None, None, None).expect("all of them");
+    daemon.client().release(None, None, None).expect("all of them");
 }
 
 /// Zeroes everything, once the kernel has the pages back that the program before had.

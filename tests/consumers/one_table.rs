@@ -159,8 +159,8 @@ impl Host {
         for name in ["qemu-system-x86_64", "java", "postgres", "dpdk-testpmd"] {
             assert_served(&self.log(name));
         }
-        let hit = status.counters.hit_bytes.0 - before.hit_bytes.0;
-        let miss = status.counters.miss_bytes.0 - before.miss_bytes.0;
+        let hit = status.counters.lent_ready_bytes.0 - before.lent_ready_bytes.0;
+        let miss = status.counters.lent_unbacked_bytes.0 - before.lent_unbacked_bytes.0;
         (running, hit as f64 / (hit + miss) as f64)
     }
 }
@@ -184,7 +184,7 @@ impl Running {
 }
 
 #[test]
-fn one_table_serves_a_guest_a_jvm_a_database_and_a_packet_processor_at_once() {
+fn one_table_serves_guest_jvm_database_and_packet_processor() {
     let Some(mut host) = Host::set() else { return };
     warm(&host.stage.daemon);
     host.stage.daemon.terminate();

@@ -201,7 +201,7 @@ fn is_alive(pid: Pid) -> bool {
 }
 
 #[test]
-fn a_benchmark_that_is_stopped_or_killed_leaves_no_server_no_files_and_no_pages() {
+fn stopped_or_killed_benchmark_leaves_no_server_files_or_pages() {
     if is_wanted("setpriv", "util-linux").is_none() || programs().is_none() {
         return;
     }

@@ -22,7 +22,7 @@ fn start(daemon: &Daemon, program: &Path, owner: &str) -> String {
 }
 
 #[test]
-fn a_cache_finds_its_content_after_a_restart_and_nobody_else_does() {
+fn cache_finds_its_content_after_a_restart_and_others_do_not() {
     let page = Page::Mib2;
     if is_wanted("gcc", "gcc").is_none() {
         return;
@@ -35,7 +35,7 @@ fn a_cache_finds_its_content_after_a_restart_and_nobody_else_does() {
     assert_eq!(start("cache"), "cold: nothing kept, filled 4096 entries");
     assert_eq!(start("cache"), "warm: 4096 entries of generation 1");
     assert_eq!(start("cache"), "warm: 4096 entries of generation 2");
-    daemon.client().give_back(None, None, None).expect("what is not kept");
+    daemon.client().release(None, None, None).expect("what is not kept");
     // The kept block fills the pool: another owner gets pages only when they are scrubbed.
     let pool = daemon.pool();
     assert_eq!((pool.kept_pages, pool.lent_pages), (Pages(8), Pages(0)), "{pool:?}");

@@ -12,7 +12,7 @@ use prezero_tests::{Daemon, Page};
 use testkit::{hugepages, skip};
 use units::{Node, Pages};
 
-use super::{ALL, run, served, skip_for_ever};
+use super::{ALL, run, served, skip_always};
 
 const SOURCE: &str = "/usr/src/linux-source-6.12.tar.xz";
 /// What of it the selftests and their headers need.
@@ -106,7 +106,7 @@ fn ends(command: &mut Command) -> String {
 #[test]
 fn the_kernels_selftests_end_as_without_the_shim() {
     if std::env::var(ALL).as_deref() != Ok("1") {
-        return skip_for_ever(&format!("{ALL}=1 runs the consumers that take long"));
+        return skip_always(&format!("{ALL}=1 runs the consumers that take long"));
     }
     if !Path::new(SOURCE).exists() {
         return skip("no kernel source: apt-get install linux-source-6.12");

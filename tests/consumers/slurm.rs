@@ -128,7 +128,7 @@ fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
 }
 
 #[test]
-fn a_prolog_lends_to_a_job_and_the_epilog_returns_it_though_the_job_is_killed() {
+fn prolog_lends_to_a_job_and_epilog_returns_it_after_a_kill() {
     let Some(daemon) = lender() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let (prezero, socket) = (binary().display().to_string(), daemon.socket().display().to_string());

@@ -12,7 +12,7 @@ use super::{assert_returned, assert_served, is_wanted, run, succeeded};
 const PAGE: Page = Page::Mib2;
 
 #[test]
-fn ucx_is_told_of_memory_that_is_unmapped_also_if_it_was_lent() {
+fn ucx_sees_unmapped_memory_that_was_lent() {
     if is_wanted("ucx_info", "ucx-utils").is_none() {
         return;
     }

@@ -66,7 +66,7 @@ fn programs_written_for_the_kernels_files_run_on_the_tree() {
 
 /// The results of seeded calls on a pool of dirty pages.
 fn calls(program: &Path, daemon: &Daemon, seed: u64) -> String {
-    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    daemon.command(&["release", "all"]).output().expect("prezero runs");
     std::fs::write(daemon.tree().join("node0/hugepages/hugepages-2048kB/zeroed_low"), "0")
         .expect("it can be written");
     let mut calls = Command::new(program);

@@ -40,7 +40,7 @@ fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
 }
 
 #[test]
-fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
+fn block_lease_and_job_numbers_are_not_reused_after_a_restart() {
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
     let mut last = (0, 0, 0);
@@ -72,10 +72,10 @@ fn no_number_of_a_block_lease_or_job_comes_again_after_a_restart() {
         }
         drop(job);
         daemon.wait_for("nobody's", |p| {
-            p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0)
+            p.lent_pages + p.draining_pages + p.zeroing_pages == Pages(0)
         });
         // All that would show a number is gone.
-        client.give_back(None, None, None).expect("root may");
+        client.release(None, None, None).expect("root may");
         daemon.kill();
         daemon.launch();
         assert_eq!(daemon.pool().blocks, 0);
@@ -188,14 +188,14 @@ fn interrupted(daemon: &Daemon, page: Page, threads: &str) -> wire::PoolStatus {
             return pool;
         }
         // It was faster than the signal, which may be once, not always.
-        daemon.client().give_back(None, None, None).expect("everything back");
+        daemon.client().release(None, None, None).expect("everything back");
         daemon.wait_for("free again", |p| p.zeroable_pages == Pages(1024));
     }
     panic!("no worker could be interrupted");
 }
 
 #[test]
-fn blocks_that_the_daemon_knows_nothing_of_are_told_of() {
+fn blocks_unknown_to_the_daemon_are_reported() {
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
     daemon.zero("max");
@@ -247,7 +247,7 @@ fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        // A hole may be short of pages while another borrower's are on their way back.
+        // A unbacked part may be short of pages while another borrower's are on their way back.
         let Ok(memory) = loan.map() else { continue };
         if !loan.is_kept() {
             let mine = u64::try_from(memory.len()).expect("64 bit").min(loan.ready_bytes().0);
@@ -314,7 +314,7 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         daemon.launch();
         assert!(loans.load(Ordering::Relaxed) > kills, "the storm borrowed: {loans:?}");
         daemon.wait_for("quiet", |p| {
-            p.lent_pages + p.lingering_pages + p.kept_pages + p.zeroing_pages == Pages(0)
+            p.lent_pages + p.draining_pages + p.kept_pages + p.zeroing_pages == Pages(0)
         });
         let change = wire::PoolChange {
             page_size: PageSize::new(page.size().bytes()).expect("a page size"),
@@ -325,7 +325,7 @@ fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
         };
         daemon.client().configure(change).expect("no more background zeroing");
         daemon.wait_for("all zeroing ended", |p| p.zeroing_pages == Pages(0));
-        daemon.client().give_back(None, None, None).expect("everything back");
+        daemon.client().release(None, None, None).expect("everything back");
         daemon.wait_for("empty", |p| p.blocks == 0);
         assert_eq!(daemon.kernel_free(page), 24, "every page is back in the kernel's pool");
     }

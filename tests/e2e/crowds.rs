@@ -10,22 +10,22 @@ use units::Pages;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::process::{descriptors, resident_kib};
-use prezero_tests::user::{NOBODY, on_a_thread_of};
+use prezero_tests::user::{NO_USER, run_as_user};
 use prezero_tests::{Daemon, Page, scrape};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 /// Another user, who may zero.
-const SOMEBODY: u32 = 65533;
+const OTHER_USER: u32 = 65533;
 /// The most connections of all users together, masters apart.
-const MOST: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 /// The bound for a victim's wait: this multiple of the wait without an attack, ...
-const WORSE: u32 = 5;
+const MAX_SLOWDOWN: u32 = 5;
 /// ... or this time, the noise of a busy machine in debug builds.
-const FLOOR: Duration = Duration::from_millis(8);
+const MIN_JUDGED_PERIOD: Duration = Duration::from_millis(8);
 /// Ready pages for the timed users.
 const READY: u64 = 60;
 
@@ -34,7 +34,7 @@ const GET_STATUS: &[u8] = b"{\"method\":\"io.prezero.GetStatus\"}\0";
 /// A daemon with this number of pages: one user may borrow and another one may zero.
 fn with_pages(pages: u64) -> Option<Daemon> {
     let page = Page::Mib2;
-    let groups = format!("lend_group = \"{NOBODY}\"\nzero_group = \"{SOMEBODY}\"\n");
+    let groups = format!("lend_group = \"{NO_USER}\"\nzero_group = \"{OTHER_USER}\"\n");
     Daemon::start(page, pages, &format!("{groups}{}", page.pool("")))
 }
 
@@ -47,13 +47,13 @@ fn shared() -> Option<Daemon> {
 
 fn connect(daemon: &Daemon) -> UnixStream {
     let stream = UnixStream::connect(daemon.socket()).expect("the daemon listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a socket");
     stream
 }
 
 /// Connections of a user, made by it.
 fn crowd(daemon: &Daemon, user: u32, connections: usize) -> Vec<UnixStream> {
-    on_a_thread_of(user, || (0..connections).map(|_| connect(daemon)).collect())
+    run_as_user(user, || (0..connections).map(|_| connect(daemon)).collect())
 }
 
 /// The next message, or `None` after the daemon has hung up.
@@ -112,24 +112,24 @@ fn assert_not_slower<T>(daemon: &Daemon, mut attack: impl FnMut() -> T) {
         attacked = attacked.min(p99(daemon));
         drop(attackers);
     }
-    let bound = quiet.max(FLOOR / WORSE) * WORSE;
+    let bound = quiet.max(MIN_JUDGED_PERIOD / MAX_SLOWDOWN) * MAX_SLOWDOWN;
     eprintln!("p99 of connect and Lend: quiet {quiet:?}, attacked {attacked:?}");
     assert!(attacked <= bound, "p99 of connect and Lend: quiet {quiet:?}, attacked {attacked:?}");
 }
 
 #[test]
-fn a_stranger_is_told_why_and_hung_up_on() {
+fn stranger_gets_an_error_and_a_hangup() {
     let Some(daemon) = shared() else { return };
     let before = descriptors(daemon.pid());
-    let mut strangers = crowd(&daemon, SOMEBODY - 1, 500);
+    let mut strangers = crowd(&daemon, OTHER_USER - 1, 500);
     for stranger in &mut strangers {
         let refusal = hear(stranger).expect("a reason before it has said anything");
         assert_eq!(refusal["error"], "io.prezero.NotPermitted", "{refusal}");
-        assert_eq!(refusal["parameters"]["uid"], SOMEBODY - 1, "{refusal}");
+        assert_eq!(refusal["parameters"]["uid"], OTHER_USER - 1, "{refusal}");
         assert_eq!(hear(stranger), None, "hung up on");
     }
     daemon.client().status().expect("the daemon serves");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while descriptors(daemon.pid()) > before {
         assert!(Instant::now() < deadline, "strangers that stay keep descriptors");
         std::thread::sleep(Duration::from_millis(10));
@@ -142,17 +142,21 @@ fn a_stranger_is_told_why_and_hung_up_on() {
 #[test]
 fn one_users_connections_leave_places_for_other_users_and_root() {
     let Some(daemon) = shared() else { return };
-    let mut crowd = crowd(&daemon, NOBODY, MOST);
+    let mut crowd = crowd(&daemon, NO_USER, MAX_CONNECTIONS);
     let refused = crowd.iter_mut().rev().map_while(|stream| {
         let answer = ask(stream).expect("an answer or a reason");
         (answer["error"] == "io.prezero.Failed").then_some(answer)
     });
     let refused: Vec<_> = refused.collect();
-    assert!(refused.len() >= MOST / 2, "only {} of {MOST} were refused", refused.len());
+    assert!(
+        refused.len() >= MAX_CONNECTIONS / 2,
+        "only {} of {MAX_CONNECTIONS} were refused",
+        refused.len()
+    );
     let what = refused[0]["parameters"]["what"].as_str().expect("a reason");
     assert!(what.contains("user 65534 has"), "{what}");
     // Of the zero group, which may look.
-    let other = on_a_thread_of(SOMEBODY, || ask(&mut connect(&daemon)));
+    let other = run_as_user(OTHER_USER, || ask(&mut connect(&daemon)));
     let other = other.expect("served");
     assert_eq!(
         (&other["error"], other["parameters"]["pid"].as_u64()),
@@ -165,13 +169,13 @@ fn one_users_connections_leave_places_for_other_users_and_root() {
     let first = ask(&mut crowd[0]).expect("those that are in are served");
     assert!(first["parameters"]["pools"].is_array(), "{first}");
     drop(crowd);
-    let again = on_a_thread_of(NOBODY, || ask(&mut connect(&daemon)));
+    let again = run_as_user(NO_USER, || ask(&mut connect(&daemon)));
     assert!(again.is_some_and(|answer| answer["error"].is_null()), "its places are free again");
 }
 
 /// A daemon that lets this number of users borrow and look, and the users.
 fn with_borrowers(many: u32) -> Option<(Daemon, Vec<u32>)> {
-    let users: Vec<u32> = (0..many).map(|user| SOMEBODY - 10 - user).collect();
+    let users: Vec<u32> = (0..many).map(|user| OTHER_USER - 10 - user).collect();
     let groups: Vec<_> = users.iter().map(|user| format!("{user} = \"4M\"")).collect();
     let page = Page::Mib2;
     let config = format!("lend_groups = {{ {} }}\n{}", groups.join(", "), page.pool(""));
@@ -185,18 +189,20 @@ fn is_open(stream: &UnixStream) -> bool {
 }
 
 #[test]
-fn users_who_hold_all_connections_make_room_for_others() {
+fn users_holding_all_connections_make_room_for_others() {
     let Some((daemon, users)) = with_borrowers(5) else { return };
     let (newcomer, crowd_of) = users.split_last().expect("five");
-    let crowds: Vec<_> =
-        crowd_of.iter().map(|user| crowd(&daemon, *user, MOST / crowd_of.len())).collect();
+    let crowds: Vec<_> = crowd_of
+        .iter()
+        .map(|user| crowd(&daemon, *user, MAX_CONNECTIONS / crowd_of.len()))
+        .collect();
     // Each of them was served when the last of them is, which asks behind all others.
     for mut stream in crowds.iter().map(|crowd| &crowd[crowd.len() - 1]) {
         let _ = stream.write_all(GET_STATUS);
     }
     let mut last = crowds.iter().map(|crowd| crowd[crowd.len() - 1].try_clone().expect("a socket"));
     assert!(last.all(|mut stream| hear(&mut stream).is_some_and(|said| said["error"].is_null())));
-    assert!(crowds.iter().flatten().all(is_open), "{MOST} are served");
+    assert!(crowds.iter().flatten().all(is_open), "{MAX_CONNECTIONS} are served");
     const CAME: usize = 8;
     let mut came = crowd(&daemon, *newcomer, CAME);
     for stream in &mut came {
@@ -205,7 +211,11 @@ fn users_who_hold_all_connections_make_room_for_others() {
     }
     let open: Vec<usize> =
         crowds.iter().map(|crowd| crowd.iter().filter(|stream| is_open(stream)).count()).collect();
-    assert_eq!(open, [MOST / crowd_of.len() - CAME / crowd_of.len(); 4], "all give alike");
+    assert_eq!(
+        open,
+        [MAX_CONNECTIONS / crowd_of.len() - CAME / crowd_of.len(); 4],
+        "all give alike"
+    );
     let asked = crowds.iter().all(|crowd| is_open(&crowd[crowd.len() - 1]));
     assert!(asked, "whoever has asked for something last stays");
     daemon.wait_for_log("made_room=8");
@@ -214,7 +224,7 @@ fn users_who_hold_all_connections_make_room_for_others() {
 #[test]
 fn descriptors_in_a_message_without_end_never_arrive() {
     let Some(daemon) = shared() else { return };
-    let mut streams = crowd(&daemon, NOBODY, 4);
+    let mut streams = crowd(&daemon, NO_USER, 4);
     for stream in &mut streams {
         ask(stream).expect("served");
     }
@@ -240,7 +250,7 @@ fn descriptors_in_a_message_without_end_never_arrive() {
 }
 
 #[test]
-fn memory_comes_back_when_a_crowd_is_gone() {
+fn memory_comes_back_when_a_crowd_leaves() {
     let Some(daemon) = shared() else { return };
     let mut crowd = crowd(&daemon, 0, 4000);
     let half = vec![b' '; 4000];
@@ -252,7 +262,7 @@ fn memory_comes_back_when_a_crowd_is_gone() {
     }
     let during = resident_kib(daemon.pid());
     drop(crowd);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while resident_kib(daemon.pid()) > 20 << 10 {
         let now = resident_kib(daemon.pid());
         assert!(Instant::now() < deadline, "{during} KiB with the crowd, {now} KiB after it");
@@ -267,7 +277,7 @@ fn a_client_that_never_reads_is_hung_up_on() {
     let mut deaf = connect(&daemon);
     deaf.set_write_timeout(Some(Duration::from_millis(200))).expect("a socket");
     while deaf.write_all(GET_STATUS).is_ok() {}
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while descriptors(daemon.pid()) > before {
         assert!(Instant::now() < deadline, "it keeps its connection for ever");
         std::thread::sleep(Duration::from_millis(50));
@@ -275,11 +285,11 @@ fn a_client_that_never_reads_is_hung_up_on() {
 }
 
 #[test]
-fn a_crowd_that_sends_ahead_and_never_reads_slows_nobody_down() {
+fn crowd_that_sends_ahead_and_never_reads_delays_no_other_user() {
     let Some(daemon) = with_pages(READY) else { return };
     let ahead = GET_STATUS.repeat(600);
     assert_not_slower(&daemon, || {
-        let mut crowd = crowd(&daemon, NOBODY, 1000);
+        let mut crowd = crowd(&daemon, NO_USER, 1000);
         for stream in &mut crowd {
             stream.set_nonblocking(true).expect("a socket");
             // As much as there is room for; beyond its places it is hung up on.
@@ -290,31 +300,31 @@ fn a_crowd_that_sends_ahead_and_never_reads_slows_nobody_down() {
 }
 
 #[test]
-fn strangers_that_knock_all_the_time_slow_nobody_down() {
+fn strangers_that_keep_connecting_delay_no_user() {
     let Some(daemon) = with_pages(READY) else { return };
     let answer = json!("io.prezero.NotPermitted");
     assert_not_slower(&daemon, || {
-        let mut knocking = crowd(&daemon, SOMEBODY - 1, 1000);
+        let mut knocking = crowd(&daemon, OTHER_USER - 1, 1000);
         assert_eq!(hear(&mut knocking[0]).expect("a reason")["error"], answer);
         knocking
     });
 }
 
 #[test]
-fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
-    const LINGERING: u64 = 20;
+fn loans_that_wait_beside_draining_blocks_delay_no_user() {
+    const DRAINING_BLOCKS: u64 = 20;
     let page = Page::Mib2;
-    let Some(daemon) = with_pages(READY + LINGERING) else { return };
-    let loans: Vec<_> = (0..LINGERING).map(|_| daemon.lend(page, 1)).collect();
+    let Some(daemon) = with_pages(READY + DRAINING_BLOCKS) else { return };
+    let loans: Vec<_> = (0..DRAINING_BLOCKS).map(|_| daemon.lend(page, 1)).collect();
     let mapped: Vec<_> = loans.iter().map(|loan| loan.map().expect("a mapping")).collect();
     drop(loans);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(LINGERING));
+    daemon.wait_for("draining", |pool| pool.draining_pages == Pages(DRAINING_BLOCKS));
     // More than there is: each waits as long as pages are on their way, which they always are.
     let call = json!({ "method": "io.prezero.Lend", "parameters": { "bytes": 1_u64 << 40 } });
     let mut message = call.to_string().into_bytes();
     message.push(0);
     assert_not_slower(&daemon, || {
-        let mut crowd = crowd(&daemon, NOBODY, 300);
+        let mut crowd = crowd(&daemon, NO_USER, 300);
         for stream in &mut crowd {
             // For longer than is looked: each call waits for half a second at most.
             stream.write_all(&message.repeat(200)).expect("the daemon reads");
@@ -322,7 +332,7 @@ fn loans_that_wait_beside_lingering_blocks_slow_nobody_down() {
         crowd
     });
     drop(mapped);
-    daemon.wait_for("returned", |pool| pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.draining_pages == Pages(0));
 }
 
 #[test]
@@ -342,15 +352,16 @@ fn without_descriptors_no_page_is_lost() {
     let request = client::LendRequest::new(page.times(1));
     let refused = client.lend(&request).expect_err("there is no descriptor for a loan");
     assert!(matches!(refused, client::Error::Refused(wire::Error::Failed { .. })), "{refused}");
-    client.give_back(None, None, None).expect("this takes none");
+    client.release(None, None, None).expect("this takes none");
     let files = || {
         let dirs = std::fs::read_dir(daemon.run_dir().join("pages-2048kB")).expect("the mount");
         let dirs = dirs.map(|dir| dir.expect("an entry").path());
         let of = |dir: std::path::PathBuf| std::fs::read_dir(dir).expect("a state's").count();
         dirs.filter(|dir| !dir.ends_with("loans")).map(of).sum::<usize>()
     };
-    // The refused loan's block lingers until its proof has a descriptor; removed ones go elsewhere.
-    let deadline = Instant::now() + PATIENCE;
+    // The refused loan's block is draining until its proof has a descriptor; removed ones go
+    // elsewhere.
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         let known: u64 =
             client.status().expect("served").pools.iter().map(|pool| pool.blocks).sum();
@@ -363,8 +374,8 @@ fn without_descriptors_no_page_is_lost() {
         std::thread::sleep(Duration::from_millis(5));
     }
     limit(before.current);
-    daemon.wait_for("all returned", |pool| pool.lingering_pages == Pages(0));
-    let deadline = Instant::now() + PATIENCE;
+    daemon.wait_for("all returned", |pool| pool.draining_pages == Pages(0));
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     // Blocks that wait to be cleared where they lie still count.
     while daemon.kernel_free(page) < PAGES && daemon.pool().zeroable_pages < Pages(PAGES) {
         assert!(Instant::now() < deadline, "pages are lost:\n{}", daemon.log());
@@ -385,7 +396,7 @@ fn a_crowd_at_the_metrics_keeps_no_scraper_out() {
     let held: Vec<_> = (0..200).map(|_| connect()).collect();
     for _ in 0..10 {
         let mut scraper = connect();
-        scraper.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        scraper.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a socket");
         scraper.write_all(scrape::ASK).expect("served");
         let mut text = String::new();
         scraper.read_to_string(&mut text).expect("an answer");

@@ -52,7 +52,7 @@ fn by(starter: &[&str], command: &Command) -> Command {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_or_is_not_read_stops_nobody() {
+fn unwritable_or_unread_log_blocks_nothing() {
     let Some((mut daemon, config)) = unstarted() else { return };
     let full = || OwnedFd::from(File::options().append(true).open("/dev/full").expect("a device"));
     // The reader has ended, as that of `prezero serve 2>&1 | tee log` may.
@@ -82,7 +82,7 @@ fn a_log_that_cannot_be_written_or_is_not_read_stops_nobody() {
 }
 
 #[test]
-fn whatever_a_daemon_inherits_it_works() {
+fn daemon_works_with_any_inherited_state() {
     let Some((mut daemon, config)) = unstarted() else { return };
     let sh = |line| ["sh", "-c", line, "sh"];
     let starters: [&[&str]; 9] = [
@@ -126,7 +126,7 @@ fn modes(dir: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_a_daemon_makes_has_its_mode_whatever_the_umask() {
+fn files_of_the_daemon_have_their_mode_under_any_umask() {
     let Some((mut daemon, _)) = unstarted() else { return };
     let mut seen = |umask: &str| {
         daemon.unmount();

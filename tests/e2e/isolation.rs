@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
-use prezero_tests::user::NOBODY;
+use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, OFlags};
 use testkit::child::{alone, fork};
@@ -54,7 +54,7 @@ fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
 }
 
 #[test]
-fn a_block_that_a_child_still_maps_lingers_until_the_child_is_gone() {
+fn block_mapped_by_a_child_drains_until_the_child_exits() {
     let _alone = alone();
     for (page, recycle) in variants() {
         let Some(daemon) = one_block(page, recycle) else { return };
@@ -73,10 +73,10 @@ fn a_block_that_a_child_still_maps_lingers_until_the_child_is_gone() {
             ready.hold()
         });
         heir.wait_ready();
-        daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
+        daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
         std::thread::sleep(Duration::from_millis(300));
         let pool = daemon.pool();
-        assert_eq!((pool.lingering_pages, pool.ready_pages), (Pages(1), Pages(0)), "{pool:?}");
+        assert_eq!((pool.draining_pages, pool.ready_pages), (Pages(1), Pages(0)), "{pool:?}");
         heir.kill();
         next_borrower_finds_zeros(&daemon, page);
     }
@@ -91,10 +91,10 @@ fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
         soil(&memory, 0xCC);
         // Lease and descriptors are gone, the mapping stays.
         drop(loan);
-        daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
+        daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
         std::thread::sleep(Duration::from_millis(300));
         let pool = daemon.pool();
-        assert_eq!((pool.lingering_pages, pool.ready_pages), (Pages(1), Pages(0)));
+        assert_eq!((pool.draining_pages, pool.ready_pages), (Pages(1), Pages(0)));
         assert_soiled(&memory, 0xCC);
         soil(&memory, 0xCD);
         drop(memory);
@@ -108,17 +108,17 @@ fn a_descriptor_alone_keeps_a_returned_block_out_of_use() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let (lease, blocks) = daemon.lend(page, 1).into_fds();
         drop(lease);
-        daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
+        daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
         drop(blocks);
         next_borrower_finds_zeros(&daemon, page);
     }
 }
 
 /// Runs as user and group `nobody` from here on.
-fn become_nobody() {
+fn become_other_user() {
     nix::unistd::setgroups(&[]).expect("root");
-    nix::unistd::setgid(NOBODY.into()).expect("root");
-    nix::unistd::setuid(NOBODY.into()).expect("root");
+    nix::unistd::setgid(NO_USER.into()).expect("root");
+    nix::unistd::setuid(NO_USER.into()).expect("root");
 }
 
 fn path_of(fd: &dyn AsRawFd) -> String {
@@ -132,7 +132,7 @@ fn hidden(fd: &dyn AsRawFd) -> OwnedFd {
 
 /// Tries to open a block for `time` by a descriptor kept over its return, changing its mode as its
 /// owner may. Returns whether it had a page of it after `is_gone` said that access has ended: an
-/// earlier open is of its own block, which lingers until it is closed.
+/// earlier open is of its own block, which is draining until it is closed.
 fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -156,13 +156,13 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
     let page = Page::Mib2;
     for recycle in ["fresh", "in-place"] {
         let pool = page.pool(&format!("max = 1\nrecycle = \"{recycle}\""));
-        let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
+        let config = format!("lend_group = \"{NO_USER}\"\n{pool}");
         let Some(daemon) = Daemon::start(page, 1, &config) else { return };
         daemon.zero("max");
         let sign = tempfile::tempdir().expect("a directory");
         let sign = sign.path().join("gone");
         let cheat = fork(|ready| {
-            become_nobody();
+            become_other_user();
             let (lease, blocks) = daemon.lend(page, 1).into_fds();
             let kept = hidden(&blocks[0]);
             drop((lease, blocks));
@@ -187,16 +187,16 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
 }
 
 #[test]
-fn a_mode_that_is_changed_again_and_again_wins_no_access_in_place() {
+fn repeated_mode_changes_win_no_access_in_place() {
     let _alone = alone();
     let page = Page::Mib2;
     let pool = page.pool("max = 1\nrecycle = \"in-place\"");
-    let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
+    let config = format!("lend_group = \"{NO_USER}\"\n{pool}");
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     for round in 0..10 {
         daemon.zero("max");
         let cheat = fork(|ready| {
-            become_nobody();
+            become_other_user();
             let (lease, blocks) = daemon.lend(page, 1).into_fds();
             let kept = hidden(&blocks[0]);
             let path = path_of(&kept);
@@ -223,9 +223,9 @@ fn a_lent_file_is_its_borrowers_alone() {
     let page = Page::Mib2;
     for recycle in ["fresh", "in-place"] {
         let pool = page.pool(&format!("max = 2\nrecycle = \"{recycle}\""));
-        let config = format!("lend_group = \"{NOBODY}\"\n{pool}");
+        let config = format!("lend_group = \"{NO_USER}\"\n{pool}");
         let Some(daemon) = Daemon::start(page, 2, &config) else { return };
-        // One block ready and one a hole.
+        // One block ready and one an unbacked part.
         daemon.zero("1");
         let access = |loan: client::Loan| {
             let (_lease, blocks) = loan.into_fds();
@@ -234,8 +234,8 @@ fn a_lent_file_is_its_borrowers_alone() {
             (found.uid(), found.gid(), found.mode() & 0o7777)
         };
         let borrower = fork(|_| {
-            become_nobody();
-            let expected = (NOBODY, NOBODY, 0o600);
+            become_other_user();
+            let expected = (NO_USER, NO_USER, 0o600);
             let both = [daemon.lend(page, 1), daemon.lend(page, 1)];
             i32::from(both.into_iter().any(|loan| access(loan) != expected))
         });
@@ -245,14 +245,14 @@ fn a_lent_file_is_its_borrowers_alone() {
 }
 
 #[test]
-fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
+fn workers_path_descriptor_opens_nothing_after_its_report() {
     let _alone = alone();
     let page = Page::Mib2;
     let config =
-        format!("zero_group = \"{NOBODY}\"\ntrust_zero_group = true\n{}", page.pool("max = 1"));
+        format!("zero_group = \"{NO_USER}\"\ntrust_zero_group = true\n{}", page.pool("max = 1"));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     let worker = fork(|ready| {
-        become_nobody();
+        become_other_user();
         let mut client = daemon.client();
         let job = worker::take_zeroing(&mut client, Which::default(), false).expect("trusted");
         let kept = hidden(&job.file().expect("a block"));
@@ -271,7 +271,7 @@ fn a_workers_path_only_descriptor_opens_nothing_after_its_report() {
 }
 
 #[test]
-fn a_returned_page_is_free_whoever_has_a_path_only_descriptor_of_its_file() {
+fn returned_page_is_free_despite_path_descriptors_of_its_file() {
     let page = Page::Mib2;
     let Some(daemon) = one_block(page, "fresh") else { return };
     let (lease, blocks) = daemon.lend(page, 1).into_fds();
@@ -313,14 +313,14 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
 }
 
 #[test]
-fn a_lease_on_a_lent_file_stops_nobody() {
+fn lease_on_a_lent_file_blocks_nothing() {
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("lend_group = \"{NOBODY}\"\n{}", page.pool("max = 2"));
+    let config = format!("lend_group = \"{NO_USER}\"\n{}", page.pool("max = 2"));
     let Some(mut daemon) = Daemon::start(page, 2, &config) else { return };
     daemon.zero("max");
     let borrower = fork(|ready| {
-        become_nobody();
+        become_other_user();
         let loan = daemon.lend_to("db", Duration::from_secs(60), page, 1);
         let (lease, blocks) = loan.into_fds();
         testkit::hold_lease(&blocks[0]).expect("its own file, open once");
@@ -334,16 +334,16 @@ fn a_lease_on_a_lent_file_stops_nobody() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", begun.elapsed());
     };
     let begun = Instant::now();
-    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
+    daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
     drop(daemon.lend(page, 1));
     soon("a loan", begun);
     daemon.kill();
     let begun = Instant::now();
     daemon.launch();
-    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
+    daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
     soon("a start", begun);
     borrower.kill();
-    daemon.wait_for("kept or free", |p| p.lingering_pages == Pages(0));
+    daemon.wait_for("kept or free", |p| p.draining_pages == Pages(0));
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
 }
 
 #[test]
-fn a_borrower_that_cuts_or_punches_its_file_costs_nobody_anything() {
+fn borrower_that_cuts_or_punches_its_file_costs_others_nothing() {
     let page = Page::Mib2;
     let pool = page.pool("pages_per_block = 4\nmax = 4\nrecycle = \"in-place\"");
     let Some(daemon) = Daemon::start(page, 4, &pool) else { return };
@@ -401,11 +401,11 @@ fn a_borrower_that_cuts_or_punches_its_file_costs_nobody_anything() {
 }
 
 #[test]
-fn a_borrower_that_holds_its_files_lock_holds_up_nobody_else() {
+fn borrower_that_locks_its_file_delays_no_other_user() {
     const PAGES: u64 = 256;
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("lend_group = \"{NOBODY}\"\n{}", page.pool("max = 2"));
+    let config = format!("lend_group = \"{NO_USER}\"\n{}", page.pool("max = 2"));
     let Some(daemon) = Daemon::start(page, PAGES, &config) else { return };
     daemon.zero("max");
     let one_cpu = || linux::sched::set_affinity(&"0".parse().expect("a CPU")).expect("CPU 0");
@@ -419,7 +419,7 @@ fn a_borrower_that_holds_its_files_lock_holds_up_nobody_else() {
     });
     let holder = fork(|ready| {
         one_cpu();
-        become_nobody();
+        become_other_user();
         let (lease, mut blocks) = daemon.lend(page, 1).into_fds();
         let file = linux::BlockFile::from(blocks.pop().expect("a block"));
         std::thread::scope(|scope| {
@@ -436,15 +436,15 @@ fn a_borrower_that_holds_its_files_lock_holds_up_nobody_else() {
     });
     holder.wait_ready();
     let begun = Instant::now();
-    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
-    // Held until the end: returned, it would linger for a moment itself.
+    daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
+    // Held until the end: returned, it would are draining for a moment itself.
     let other = daemon.lend(page, 1);
     assert_eq!(other.ready_bytes(), page.times(1));
     let took = begun.elapsed();
     assert!(holder.is_running(), "the lock was to be held longer than {took:?}");
     assert!(took < Duration::from_secs(5), "others waited {took:?}");
-    assert_eq!(daemon.pool().lingering_pages, Pages(1), "what is held up shows");
+    assert_eq!(daemon.pool().draining_pages, Pages(1), "what is held up shows");
     drop((hogs, other));
     assert_eq!(holder.wait(), Some(0));
-    daemon.wait_for("returned", |p| p.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |p| p.draining_pages == Pages(0));
 }

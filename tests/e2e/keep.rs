@@ -13,14 +13,14 @@ use testkit::child::{alone, fork};
 use units::Pages;
 use wire::PoolStatus;
 
-const LONG: Duration = Duration::from_secs(300);
+const LONG_PERIOD: Duration = Duration::from_secs(300);
 
 #[test]
 fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
     for page in Page::ALL {
         let Some(daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
         daemon.zero("max");
-        let loan = daemon.lend_to("guest1", LONG, page, 1);
+        let loan = daemon.lend_to("guest1", LONG_PERIOD, page, 1);
         assert!(!loan.is_kept());
         let memory = loan.map().expect("a mapping");
         assert_zero(&memory);
@@ -28,11 +28,11 @@ fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
         drop((memory, loan));
         daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
 
-        let other = daemon.lend_to("guest2", LONG, page, 1);
+        let other = daemon.lend_to("guest2", LONG_PERIOD, page, 1);
         assert!(!other.is_kept());
         assert_zero(&other.map().expect("a mapping"));
 
-        let again = daemon.lend_to("guest1", LONG, page, 1);
+        let again = daemon.lend_to("guest1", LONG_PERIOD, page, 1);
         assert!(again.is_kept());
         assert_soiled(&again.map().expect("a mapping"), 0x42);
     }
@@ -45,7 +45,7 @@ fn the_same_name_of_another_user_is_another_owner() {
     let config = format!("lend_group = \"65534\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 2, &config) else { return };
     daemon.zero("max");
-    let loan = daemon.lend_to("guest", LONG, page, 1);
+    let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
     daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
@@ -53,7 +53,7 @@ fn the_same_name_of_another_user_is_another_owner() {
         nix::unistd::setgroups(&[]).expect("root");
         nix::unistd::setgid(65534.into()).expect("root");
         nix::unistd::setuid(65534.into()).expect("root");
-        let loan = daemon.lend_to("guest", LONG, page, 1);
+        let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
         assert!(!loan.is_kept());
         assert_zero(&loan.map().expect("a mapping"));
         0
@@ -79,7 +79,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     };
     let returned = |loans| {
         let is_over = |pool: &PoolStatus| {
-            let others = pool.lent_pages + pool.lingering_pages;
+            let others = pool.lent_pages + pool.draining_pages;
             daemon.status().counters.loans == loans && others == Pages(0)
         };
         daemon.wait_for("the loan is over", is_over).kept_pages
@@ -87,7 +87,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let stream = ask();
     assert_eq!(returned(1), Pages(0), "it had nothing there");
     drop(stream);
-    let loan = daemon.lend_to("guest", LONG, page, 1);
+    let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
     assert!(!loan.is_kept());
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
@@ -96,13 +96,13 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let stream = ask();
     assert_eq!(returned(3), Pages(1), "its content stays where another answer is lost");
     drop(stream);
-    let again = daemon.lend_to("guest", LONG, page, 1);
+    let again = daemon.lend_to("guest", LONG_PERIOD, page, 1);
     assert!(again.is_kept());
     assert_soiled(&again.map().expect("a mapping"), 0x42);
 }
 
 #[test]
-fn kept_content_is_gone_when_its_time_is_over() {
+fn kept_content_ends_with_its_keep_time() {
     for recycle in ["fresh", "in-place"] {
         let page = Page::Mib2;
         let pool = page.pool(&format!("recycle = \"{recycle}\""));
@@ -114,7 +114,7 @@ fn kept_content_is_gone_when_its_time_is_over() {
         daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
         daemon.wait_for("given up", |p| p.kept_pages == Pages(0) && p.zeroable_pages == Pages(1));
         daemon.zero("max");
-        let loan = daemon.lend_to("guest", LONG, page, 1);
+        let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
         assert!(!loan.is_kept());
         assert_zero(&loan.map().expect("a mapping"));
     }
@@ -125,14 +125,14 @@ fn kept_content_survives_the_daemon() {
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
     daemon.zero("max");
-    let loan = daemon.lend_to("guest", LONG, page, 2);
+    let loan = daemon.lend_to("guest", LONG_PERIOD, page, 2);
     soil(&loan.map().expect("a mapping"), 0x42);
     drop(loan);
-    // One file of one page, and a hole of another: both are content.
+    // One file of one page, and an unbacked part of another: both are content.
     daemon.wait_for("kept", |p| p.kept_pages == Pages(2));
     daemon.kill();
     daemon.launch();
-    let again = daemon.lend_to("guest", LONG, page, 2);
+    let again = daemon.lend_to("guest", LONG_PERIOD, page, 2);
     assert!(again.is_kept());
     assert_soiled(&again.map().expect("a mapping"), 0x42);
 }
@@ -144,7 +144,7 @@ fn a_program_killed_and_restarted_at_once_finds_its_content() {
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
     daemon.zero("max");
     let first = fork(|ready| {
-        let loan = daemon.lend_to("db", LONG, page, 1);
+        let loan = daemon.lend_to("db", LONG_PERIOD, page, 1);
         let memory = loan.map().expect("a mapping");
         soil(&memory, 0x42);
         ready.signal();
@@ -153,7 +153,7 @@ fn a_program_killed_and_restarted_at_once_finds_its_content() {
     first.wait_ready();
     first.kill();
     // No pause: the daemon waits for the former self's last mapping, not the caller.
-    let again = daemon.lend_to("db", LONG, page, 1);
+    let again = daemon.lend_to("db", LONG_PERIOD, page, 1);
     assert!(again.is_kept(), "{}", daemon.log());
     assert_soiled(&again.map().expect("a mapping"), 0x42);
 }

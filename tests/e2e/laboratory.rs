@@ -16,7 +16,7 @@ const OF_CHURN: [&str; 4] = [
 ];
 
 #[test]
-fn loans_back_to_back_are_measured_to_the_end_and_every_page_is_put_back() {
+fn loans_back_to_back_are_measured_and_every_page_is_restored() {
     let page = Page::Mib2;
     // The machine's lock: the benchmark reserves what it needs by itself.
     let Some(guard) = testkit::hugepages::reserve(page.size(), 1) else { return };

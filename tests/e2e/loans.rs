@@ -25,16 +25,16 @@ fn a_ready_block_is_lent_whole_zero_and_comes_back() {
         soil(&memory, 0xA5);
         assert_eq!(daemon.pool().lent_pages, Pages(2));
         drop((memory, loan));
-        daemon.wait_for("back", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("back", |p| p.lent_pages + p.draining_pages == Pages(0));
         // Cleared where it lies from now on, or the kernel's again already.
-        daemon.client().give_back(None, None, None).expect("served");
+        daemon.client().release(None, None, None).expect("served");
         assert_eq!(daemon.pool().blocks, 0);
         assert_eq!(daemon.kernel_free(page), pages);
     }
 }
 
 #[test]
-fn a_larger_block_is_trimmed_and_the_rest_goes_back_to_the_kernel() {
+fn larger_block_is_trimmed_and_its_rest_goes_to_the_kernel() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("pages_per_block = 8")) else { return };
     daemon.zero("max");
@@ -46,7 +46,7 @@ fn a_larger_block_is_trimmed_and_the_rest_goes_back_to_the_kernel() {
 }
 
 #[test]
-fn a_loan_of_more_blocks_than_one_message_carries_is_ready_as_a_whole() {
+fn loan_of_more_blocks_than_one_message_is_ready_as_a_whole() {
     const PAGES: u64 = 300;
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, PAGES, &page.pool("")) else { return };
@@ -57,7 +57,7 @@ fn a_loan_of_more_blocks_than_one_message_carries_is_ready_as_a_whole() {
     let memory = loan.map().expect("a mapping");
     assert_zero(&memory);
     drop((memory, loan));
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
     daemon.zero("max");
     // A client that stays silent gets one message.
     let request = LendRequest { most_blocks: Some(252), ..request };
@@ -80,7 +80,7 @@ fn a_small_loan_leaves_a_large_block_alone() {
 }
 
 #[test]
-fn a_smaller_block_is_grown_by_a_hole_that_the_client_fills() {
+fn smaller_block_grows_by_an_unbacked_part_the_client_fills() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("pages_per_block = 2\nmax = 2")) else {
         return;
@@ -89,7 +89,7 @@ fn a_smaller_block_is_grown_by_a_hole_that_the_client_fills() {
     let loan = daemon.lend(page, 6);
     assert_eq!((loan.bytes(), loan.ready_bytes()), (page.times(6), page.times(2)));
     assert_eq!(loan.parts().len(), 1);
-    assert_eq!(daemon.kernel_free(page), 6, "the hole takes pages when it is touched");
+    assert_eq!(daemon.kernel_free(page), 6, "the unbacked part takes pages when it is touched");
     let memory = loan.map().expect("a mapping");
     assert_zero(&memory);
     soil(&memory, 1);
@@ -97,7 +97,7 @@ fn a_smaller_block_is_grown_by_a_hole_that_the_client_fills() {
 }
 
 #[test]
-fn with_nothing_ready_a_loan_is_what_the_kernel_gives_anybody() {
+fn loan_without_ready_pages_is_kernel_memory() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
     let loan = daemon.lend(page, 4);
@@ -130,7 +130,7 @@ fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
     daemon.kill();
     daemon.launch();
     let taken_over = daemon.wait_for("taken over", |p| p.ready_pages == Pages(1024));
-    assert_eq!(taken_over.lingering_pages, Pages(0));
+    assert_eq!(taken_over.draining_pages, Pages(0));
     // A restarted daemon makes them again by itself, without a waiting caller.
     std::thread::sleep(std::time::Duration::from_millis(200));
     check(&daemon);
@@ -162,7 +162,7 @@ fn several_blocks_are_mapped_in_a_row_in_order() {
         return;
     };
     daemon.zero("max");
-    // Three blocks of two, and one page that only a hole can give.
+    // Three blocks of two, and one page that only an unbacked part can give.
     let loan = daemon.client().lend(&LendRequest::new(page.times(7))).expect("a loan");
     assert_eq!(loan.parts().len(), 4);
     assert_eq!(loan.ready_bytes(), page.times(6));
@@ -184,7 +184,7 @@ fn several_blocks_are_mapped_in_a_row_in_order() {
 }
 
 #[test]
-fn a_hole_gets_the_pages_of_unlent_blocks_of_another_shape() {
+fn unbacked_part_gets_pages_of_unlent_blocks_of_other_pools() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
     daemon.zero("max");
@@ -198,7 +198,7 @@ fn a_hole_gets_the_pages_of_unlent_blocks_of_another_shape() {
 }
 
 #[test]
-fn what_nobody_can_give_is_refused_and_nothing_changes() {
+fn impossible_request_is_refused_and_changes_nothing() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
     daemon.zero("2");
@@ -237,7 +237,7 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     // Longer than the daemon leaves new loans alone: it looks, and finds the child.
     std::thread::sleep(std::time::Duration::from_millis(600));
     let pool = daemon.pool();
-    assert_eq!((pool.lent_pages, pool.lingering_pages), (Pages(4), Pages(0)), "{pool:?}");
+    assert_eq!((pool.lent_pages, pool.draining_pages), (Pages(4), Pages(0)), "{pool:?}");
     assert_eq!(daemon.status().loans.len(), 1);
     child.kill();
     // A program short of pages finds them at once.
@@ -246,7 +246,7 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
 }
 
 #[test]
-fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_linger() {
+fn last_unmap_ends_loans_held_by_memory_and_draining_blocks() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("max = 1")) else { return };
     for hold in [Hold::Memory, Hold::Descriptor] {
@@ -257,7 +257,7 @@ fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_lin
                 let loan = daemon.client().lend(&request).expect("a loan");
                 let memory = loan.map().expect("its memory");
                 drop(loan);
-                let wanted = |p: &wire::PoolStatus| p.lent_pages + p.lingering_pages == Pages(1);
+                let wanted = |p: &wire::PoolStatus| p.lent_pages + p.draining_pages == Pages(1);
                 daemon.wait_for("still mapped", wanted);
                 // Longer than the daemon looks often by the clock.
                 std::thread::sleep(std::time::Duration::from_millis(700));
@@ -276,19 +276,19 @@ fn the_end_of_a_mapping_is_an_event_for_loans_held_by_memory_and_blocks_that_lin
 }
 
 #[test]
-fn ready_blocks_are_given_back_on_request() {
+fn ready_blocks_are_released_on_request() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 4, &page.pool("")) else { return };
     daemon.zero("max");
-    let given = daemon.client().give_back(None, None, Some(Pages(3))).expect("given back");
+    let given = daemon.client().release(None, None, Some(Pages(3))).expect("given back");
     assert_eq!(given, page.times(3));
     assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(1), 3));
-    daemon.client().give_back(None, None, None).expect("all");
+    daemon.client().release(None, None, None).expect("all");
     assert_eq!((daemon.pool().blocks, daemon.kernel_free(page)), (0, 4));
 }
 
 #[test]
-fn the_hole_of_a_loan_is_still_there_when_its_client_maps_it() {
+fn unbacked_part_of_a_loan_is_still_there_when_it_is_mapped() {
     const PAGES: u64 = 16;
     const LENT: u64 = 10;
     let page = Page::Mib2;

@@ -8,7 +8,6 @@
 mod conformance;
 mod crash;
 mod crowds;
-mod elastic;
 mod inherited;
 mod isolation;
 mod keep;
@@ -25,6 +24,7 @@ mod plan;
 mod policy;
 mod policy_doc;
 mod protocol;
+mod resize;
 mod rights;
 mod service;
 mod shim;

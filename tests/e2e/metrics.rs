@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest};
 use nix::sys::signal::Signal;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, Pages};
 
@@ -119,7 +119,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
         partly,
         &[
             (r#"prezero_loans_total{outcome="partly_ready"}"#, 1.0),
-            ("prezero_lent_hole_bytes_total", bytes(1)),
+            ("prezero_lent_unbacked_bytes_total", bytes(1)),
         ],
     );
     let not_ready = change(&daemon, || loans.push(daemon.lend(page, 1)));
@@ -137,15 +137,15 @@ fn every_metric_moves_when_what_it_counts_happens() {
         ],
     );
     let mapping = loans[0].map().expect("a mapping");
-    let lingers = change(&daemon, || {
+    let draining = change(&daemon, || {
         loans.clear();
-        daemon.wait_for("lingering", |pool| {
-            pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(1)
+        daemon.wait_for("draining", |pool| {
+            pool.lent_pages == Pages(0) && pool.draining_pages == Pages(1)
         });
     });
-    check(lingers, &[(&state("lingering"), 1.0), ("prezero_leases", -3.0)]);
+    check(draining, &[(&state("draining"), 1.0), ("prezero_leases", -3.0)]);
     drop(mapping);
-    daemon.wait_for("returned", |pool| pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.draining_pages == Pages(0));
 
     daemon.zero("1");
     let keep = || daemon.lend_to("db", Duration::from_secs(60), page, 1);
@@ -157,7 +157,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
     check(change(&daemon, || drop(keep())), &[(r#"prezero_loans_total{outcome="kept"}"#, 1.0)]);
 
     let set = |text: &str| daemon.command(&["set", text]).output().expect("prezero runs");
-    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    daemon.command(&["release", "all"]).output().expect("prezero runs");
     let thresholds = change(&daemon, || {
         set("ready_high=3");
         daemon.wait_for("filled", |pool| pool.ready_pages == Pages(3));
@@ -175,9 +175,9 @@ fn every_metric_moves_when_what_it_counts_happens() {
     );
     set("ready_high=0");
     let given = change(&daemon, || {
-        daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+        daemon.command(&["release", "all"]).output().expect("prezero runs");
     });
-    check(given, &[("prezero_given_back_bytes_total", bytes(3))]);
+    check(given, &[("prezero_released_bytes_total", bytes(3))]);
     let lost = change(&daemon, || {
         drop(daemon.client().take_zeroing(None, None, false).expect("something to zero"));
         daemon.wait_for("lost", |pool| pool.zeroing_pages == Pages(0));
@@ -197,16 +197,16 @@ fn every_metric_moves_when_what_it_counts_happens() {
     check(reloads, &[(r#"prezero_reloads_total{result="refused"}"#, 1.0)]);
 
     let grown = change(&daemon, || {
-        reload(&daemon, &page.pool("reserve_min = 10\nreserve_max = 10"));
+        reload(&daemon, &page.pool("size_min = 10\nsize_max = 10"));
         let has_grown =
-            |e: &wire::ElasticStatus| (e.total_pages, e.growing_pages) == (Pages(10), Pages(0));
-        daemon.wait_for("grown", |pool| pool.elastic.as_ref().is_some_and(has_grown));
+            |e: &wire::ResizeStatus| (e.total_pages, e.adding_pages) == (Pages(10), Pages(0));
+        daemon.wait_for("grown", |pool| pool.resize.as_ref().is_some_and(has_grown));
     });
     check(
         grown,
         &[
-            (r#"prezero_reserve_pages{node="0",page_size="2M"}"#, 10.0),
-            (r#"prezero_reserve_grown_pages{node="0",page_size="2M"}"#, 2.0),
+            (r#"prezero_pool_size_pages{node="0",page_size="2M"}"#, 10.0),
+            (r#"prezero_pool_size_added_pages{node="0",page_size="2M"}"#, 2.0),
         ],
     );
 
@@ -228,11 +228,11 @@ fn every_metric_moves_when_what_it_counts_happens() {
 }
 
 #[test]
-fn the_cpu_time_and_number_of_own_workers_are_seen_while_they_run_and_after() {
+fn cpu_time_and_number_of_own_workers_are_metrics() {
     let page = Page::Mib2;
     // 30 ms of work, of workers that get what others leave of the CPUs.
     let Some(daemon) = start(page, 128, &page.pool("ready_high = 128")) else { return };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let mut running = false;
     loop {
         let samples = scrape(&daemon);
@@ -251,7 +251,7 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
     let page = Page::Mib2;
     let config = |limit: &str| format!("[workers]\n{limit}\n{}", page.pool("ready_high = 4"));
     if !std::path::Path::new("/proc/pressure/cpu").exists() {
-        testkit::skip_for_ever("this kernel tells no pressure (CONFIG_PSI)");
+        testkit::skip_always("this kernel tells no pressure (CONFIG_PSI)");
         return;
     }
     let Some(daemon) = start(page, 4, &config("pause_above_pressure = 1")) else { return };
@@ -265,7 +265,7 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
                 }
             });
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while scrape(&daemon)["prezero_paused"] < 1.0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -278,7 +278,7 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
 }
 
 #[test]
-fn metrics_move_with_the_configuration_and_only_reading_is_served() {
+fn metrics_follow_the_configuration_and_only_reads_are_served() {
     let daemon = Daemon::start_with(None, "[metrics]\nlisten = \"127.0.0.1:0\"\n", &["--plain"]);
     daemon.wait_for_log("serves metrics");
     let path = daemon.scratch().join("metrics");
@@ -305,7 +305,7 @@ fn metrics_move_with_the_configuration_and_only_reading_is_served() {
     assert!(!scrape(&daemon).is_empty());
     daemon.write_config("");
     daemon.signal(Signal::SIGHUP);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while path.exists() {
         assert!(Instant::now() < deadline, "still served:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));

@@ -50,7 +50,7 @@ fn one_table_serves_programs_of_four_shapes_and_learns_them() {
         assert!(daemon.pool().ready_pages <= Pages(READY), "never more than it was told");
         drop(loans);
         daemon
-            .wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+            .wait_for("all is returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
     }
     let last = ready.last().copied().expect("a round");
     assert!(last >= 95, "of a hundred bytes were ready, by round: {ready:?}");

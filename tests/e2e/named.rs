@@ -13,10 +13,10 @@ use client::{AgentClient, Client, LendRequest, LoanName};
 use linux::Mapping;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use prezero_tests::daemon::{PATIENCE, binary};
+use prezero_tests::daemon::{WAIT_TIMEOUT, binary};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
-use prezero_tests::user::{NOBODY, as_nobody};
+use prezero_tests::user::{NO_USER, as_other_user};
 use prezero_tests::{Daemon, Page};
 use testkit::child::{alone, fork};
 use units::{Bytes, Pages, Uid};
@@ -42,7 +42,7 @@ fn names(daemon: &Daemon, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
+fn named_loan_outlives_caller_and_daemon_until_it_is_returned() {
     let _alone = alone();
     for page in Page::ALL {
         let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
@@ -73,21 +73,21 @@ fn a_loan_by_name_outlives_its_caller_and_the_daemon_until_it_is_returned() {
         assert_eq!((again.found, &again.loan), (true, &lent.loan));
         let other = agent_refusal(daemon.agent().lend(&ask("team-a/db.0", page.times(2))));
         assert_eq!(other, AgentError::NameTaken { loan: Box::new(lent.loan) });
-        daemon.agent().give_back(named("team-a/db.0")).expect("it is lent");
-        let gone = agent_refusal(daemon.agent().give_back(named("team-a/db.0")));
+        daemon.agent().release(named("team-a/db.0")).expect("it is lent");
+        let gone = agent_refusal(daemon.agent().release(named("team-a/db.0")));
         assert_eq!(gone, AgentError::NoSuchName { name: "team-a/db.0".to_owned() });
         assert!(!Path::new(&path).exists(), "its path leads nowhere");
         daemon.wait_for("zeroable", |p| p.zeroable_pages == Pages(1) && p.lent_pages == Pages(0));
         daemon.zero("max");
         let next = daemon.agent().lend(&ask("team-b/x", page.times(1))).expect("it lends");
         assert_zero(&map(&next.loan.path, page));
-        daemon.agent().give_back(named("team-b/x")).expect("it is lent");
-        daemon.wait_for("returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.agent().release(named("team-b/x")).expect("it is lent");
+        daemon.wait_for("returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     }
 }
 
 #[test]
-fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
+fn whole_loan_has_every_page_or_is_refused() {
     let _alone = alone();
     let page = Page::Mib2;
     let config = format!("{}[agent]\nfill_max = \"8M\"\n", page.pool("pages_per_block = 2"));
@@ -113,25 +113,25 @@ fn a_whole_loan_has_every_page_and_one_that_can_not_have_them_is_refused() {
     // More than there is, and more than the daemon may zero: refused and left as before.
     let refused = agent_refusal(daemon.agent().lend(&whole("much", 3)));
     assert!(matches!(refused, AgentError::NotEnough { .. }), "{refused}");
-    daemon.agent().give_back(named("none")).expect("it is lent");
-    daemon.agent().give_back(named("part")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
-    daemon.client().give_back(None, None, None).expect("root may");
+    daemon.agent().release(named("none")).expect("it is lent");
+    daemon.agent().release(named("part")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
+    daemon.client().release(None, None, None).expect("root may");
     let refused = agent_refusal(daemon.agent().lend(&whole("long", 5)));
     assert!(refused.to_string().contains("agent.fill_max"), "{refused}");
     assert_eq!(names(&daemon, ""), Vec::<String>::new());
-    daemon.wait_for("nothing left", |p| p.lent_pages + p.lingering_pages == Pages(0));
-    // A hole is a hole where that was not asked for.
-    let lent = daemon.agent().lend(&ask("hole", page.times(5))).expect("a hole");
+    daemon.wait_for("nothing left", |p| p.lent_pages + p.draining_pages == Pages(0));
+    // A unbacked part is an unbacked part where that was not asked for.
+    let lent = daemon.agent().lend(&ask("unbacked part", page.times(5))).expect("an unbacked part");
     assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (Bytes(0), 0));
-    daemon.agent().give_back(named("hole")).expect("it is lent");
+    daemon.agent().release(named("unbacked part")).expect("it is lent");
     daemon.wait_for("free", |p| {
-        p.lent_pages + p.lingering_pages == Pages(0) && p.zeroable_pages == Pages(8)
+        p.lent_pages + p.draining_pages == Pages(0) && p.zeroable_pages == Pages(8)
     });
 }
 
 #[test]
-fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
+fn names_scopes_and_sizes_are_bounded_and_refusals_say_so() {
     let _alone = alone();
     let page = Page::Mib2;
     let config = format!(
@@ -157,20 +157,20 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     let kept_mapped = agent.lend(&ask("team-a/2", page.times(1))).expect("4 of 4 MiB");
     let full = agent_refusal(agent.lend(&ask("team-c/1", page.times(1))));
     assert_eq!(full, AgentError::TooManyNames { most: 3 });
-    // What lingers counts, too.
+    // What is draining counts, too.
     let memory = map(&kept_mapped.loan.path, page);
-    agent.give_back(named("team-a/2")).expect("it is lent");
-    daemon.wait_for("lingering", |p| p.lingering_pages == Pages(1));
+    agent.release(named("team-a/2")).expect("it is lent");
+    daemon.wait_for("draining", |p| p.draining_pages == Pages(1));
     let counted = agent_refusal(agent.lend(&ask("team-a/3", page.times(1))));
     assert!(
         matches!(counted, AgentError::QuotaExceeded { held_bytes: Bytes(4_194_304), .. }),
         "{counted}"
     );
     drop(memory);
-    daemon.wait_for("let go of", |p| p.lingering_pages == Pages(0));
+    daemon.wait_for("let go of", |p| p.draining_pages == Pages(0));
     agent.lend(&ask("team-a/3", page.times(1))).expect("again 4 of 4 MiB");
     // Values that the client's types exclude.
-    agent.give_back(named("team-b/1")).expect("it is lent");
+    agent.release(named("team-b/1")).expect("it is lent");
     let call =
         |method: &str, parameters: &str| raw_call(&daemon.agent_socket(), method, parameters);
     for (method, parameters, part) in [
@@ -190,16 +190,16 @@ fn names_scopes_and_sizes_are_bounded_and_each_refusal_says_by_what() {
     assert_eq!(names(&daemon, ""), all);
     assert_eq!(names(&daemon, "team-a/"), all[1..]);
     for name in all {
-        agent.give_back(named(name)).expect("it is lent");
+        agent.release(named(name)).expect("it is lent");
     }
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
 /// One call without a client, and its answer.
 fn raw_call(socket: &Path, method: &str, parameters: &str) -> String {
     use std::io::{BufRead, BufReader, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a timeout");
     let call =
         format!("{{\"method\":\"io.prezero.agent.{method}\",\"parameters\":{parameters}}}\0");
     stream.write_all(call.as_bytes()).expect("it is sent");
@@ -209,48 +209,48 @@ fn raw_call(socket: &Path, method: &str, parameters: &str) -> String {
 }
 
 #[test]
-fn the_agents_socket_is_roots_and_its_groups_and_the_other_knows_nothing_of_names() {
+fn agents_socket_is_for_its_group_and_the_other_has_no_names() {
     let _alone = alone();
     let page = Page::Mib2;
     let config =
-        |group: &str| format!("lend_group = \"{NOBODY}\"\n{}[agent]\n{group}", page.pool(""));
+        |group: &str| format!("lend_group = \"{NO_USER}\"\n{}[agent]\n{group}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 2, &config("")) else { return };
     daemon.zero("max");
     let mode = |path: &Path| path.metadata().expect("a socket").permissions().mode() & 0o777;
     assert_eq!(mode(&daemon.agent_socket()), 0o600);
-    as_nobody(|| AgentClient::connect(daemon.agent_socket()).is_err());
+    as_other_user(|| AgentClient::connect(daemon.agent_socket()).is_err());
     // The credentials refuse a user even if the socket's mode admits it.
     let open = std::fs::Permissions::from_mode(0o666);
     std::fs::set_permissions(daemon.agent_socket(), open).expect("root's");
-    as_nobody(|| {
+    as_other_user(|| {
         let mut agent = AgentClient::connect(daemon.agent_socket()).expect("it may knock");
         let refused = agent_refusal(agent.loans(""));
-        matches!(refused, AgentError::NotPermitted { uid: Uid(NOBODY), .. })
+        matches!(refused, AgentError::NotPermitted { uid: Uid(NO_USER), .. })
     });
     let of_the_other = raw_call(&daemon.socket(), "ListLoans", "{}");
     assert!(!of_the_other.contains("loans"), "{of_the_other}");
-    daemon.write_config(&config(&format!("group = \"{NOBODY}\"\n")));
+    daemon.write_config(&config(&format!("group = \"{NO_USER}\"\n")));
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
     daemon.wait_for_log("the configuration was read again and holds now");
     assert_eq!(mode(&daemon.agent_socket()), 0o660);
-    as_nobody(|| {
+    as_other_user(|| {
         let mut agent = AgentClient::connect(daemon.agent_socket()).expect("a member may");
         let lent = agent.lend(&ask("mine", page.times(1))).expect("a member may");
-        lent.loan.uid == Uid(NOBODY) && agent.give_back(named("mine")).is_ok()
+        lent.loan.uid == Uid(NO_USER) && agent.release(named("mine")).is_ok()
     });
     // A file is its user's alone.
-    let request = ask("given", page.times(1)).given_to(Some(Uid(NOBODY)), Some(NOBODY));
+    let request = ask("given", page.times(1)).given_to(Some(Uid(NO_USER)), Some(NO_USER));
     let lent = daemon.agent().lend(&request).expect("root may");
     let file = Path::new(&lent.loan.path).metadata().expect("a file");
-    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (NOBODY, NOBODY, 0o600));
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o7777), (NO_USER, NO_USER, 0o600));
     let other = agent_refusal(daemon.agent().lend(&ask("given", page.times(1))));
     assert!(matches!(other, AgentError::NameTaken { .. }), "for another user it is another loan");
-    daemon.agent().give_back(named("given")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.agent().release(named("given")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
 #[test]
-fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
+fn bind_mount_that_outlives_the_return_reaches_no_memory() {
     let _alone = alone();
     let page = Page::Mib2;
     for recycle in ["auto", "in-place"] {
@@ -272,7 +272,7 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
             drop(memory);
             ready.signal();
             // Until its memory has another user.
-            let end = std::time::Instant::now() + PATIENCE;
+            let end = std::time::Instant::now() + WAIT_TIMEOUT;
             while !daemon.scratch().join("lent").exists() {
                 assert!(std::time::Instant::now() < end, "the next loan was never made");
                 std::thread::sleep(Duration::from_millis(2));
@@ -282,7 +282,7 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
             i32::try_from(file.metadata().expect("a file").len() / page.size().bytes()).unwrap_or(1)
         });
         container.wait_ready();
-        daemon.agent().give_back(named("pod")).expect("it is lent");
+        daemon.agent().release(named("pod")).expect("it is lent");
         daemon.wait_for("zeroable", |p| p.zeroable_pages == Pages(1));
         daemon.zero("max");
         let next = daemon.agent().lend(&ask("next", page.times(1))).expect("it lends");
@@ -293,13 +293,13 @@ fn a_bind_mount_that_outlives_the_return_reaches_nobodys_memory() {
         assert_eq!(container.wait(), Some(0), "{recycle}: it reaches a page through its mount");
         assert_soiled(&memory, 0x33);
         drop(memory);
-        daemon.agent().give_back(named("next")).expect("it is lent");
-        daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.agent().release(named("next")).expect("it is lent");
+        daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
     }
 }
 
 #[test]
-fn a_returned_name_keeps_its_memory_from_others_while_it_is_mapped_and_is_free_at_once() {
+fn returned_name_is_free_at_once_and_its_mapped_memory_is_not() {
     let _alone = alone();
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
@@ -307,16 +307,16 @@ fn a_returned_name_keeps_its_memory_from_others_while_it_is_mapped_and_is_free_a
     let first = daemon.agent().lend(&ask("a", page.times(1))).expect("it lends");
     let memory = map(&first.loan.path, page);
     soil(&memory, 0x21);
-    daemon.agent().give_back(named("a")).expect("it is lent");
+    daemon.agent().release(named("a")).expect("it is lent");
     let second = daemon.agent().lend(&ask("a", page.times(1))).expect("the name is free");
     assert!(!second.found && second.loan.path != first.loan.path);
     assert_zero(&map(&second.loan.path, page));
     assert_soiled(&memory, 0x21);
-    assert_eq!(daemon.pool().lingering_pages, Pages(1));
+    assert_eq!(daemon.pool().draining_pages, Pages(1));
     drop(memory);
-    daemon.wait_for("let go of", |p| p.lingering_pages == Pages(0));
-    daemon.agent().give_back(named("a")).expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("let go of", |p| p.draining_pages == Pages(0));
+    daemon.agent().release(named("a")).expect("it is lent");
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
 #[test]
@@ -326,15 +326,15 @@ fn lists_of_names_come_in_pieces_and_whole() {
     let Some(daemon) = Daemon::start(page, 300, &page.pool("")) else { return };
     let mut agent = daemon.agent();
     for nth in 0..300 {
-        agent.lend(&ask(&format!("a/{nth:03}"), page.times(1))).expect("a hole");
+        agent.lend(&ask(&format!("a/{nth:03}"), page.times(1))).expect("an unbacked part");
     }
     let expected: Vec<_> = (0..300).map(|nth| format!("a/{nth:03}")).collect();
     assert_eq!(names(&daemon, "a/"), expected);
     assert!(raw_call(&daemon.agent_socket(), "ListLoans", "{}").contains("\"more\":true"));
     for name in expected {
-        agent.give_back(named(&name)).expect("it is lent");
+        agent.release(named(&name)).expect("it is lent");
     }
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
 #[test]
@@ -369,6 +369,6 @@ fn the_verbs_lend_by_name_list_and_return() {
         .output()
         .expect("prezero runs");
     assert_eq!(nowhere.status.code(), Some(3));
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
     assert!(Client::connect(daemon.socket()).is_ok());
 }

@@ -12,7 +12,7 @@ use units::{Node, Pages};
 fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
     let nodes = numa::nodes(&Roots::default()).expect("a machine has nodes");
     if nodes.len() < 2 {
-        testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_always("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));
@@ -39,7 +39,7 @@ fn each_loan_lies_on_the_node_that_was_asked_for() {
 }
 
 #[test]
-fn without_a_node_one_node_serves_a_loan_if_it_can_and_both_if_it_must() {
+fn loan_without_a_node_takes_one_if_it_can_and_both_if_it_must() {
     let page = Page::Mib2;
     let Some(daemon) = two_nodes(page, 4) else { return };
     daemon.zero("max");
@@ -47,7 +47,7 @@ fn without_a_node_one_node_serves_a_loan_if_it_can_and_both_if_it_must() {
     let first = small.parts().next().expect("a part").1.node;
     assert!(small.parts().all(|(_, part)| part.node == first));
     drop(small);
-    daemon.wait_for("returned", |p| p.lent_pages == Pages(0) && p.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0) && p.draining_pages == Pages(0));
     daemon.zero("max");
     let large = daemon.client().lend(&LendRequest::new(page.times(7))).expect("seven of eight");
     assert_eq!(large.ready_bytes(), page.times(7));

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use prezero_tests::daemon::PATIENCE;
-use prezero_tests::user::NOBODY;
+use prezero_tests::daemon::WAIT_TIMEOUT;
+use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::MemfdFlags;
 use serde_json::Value;
@@ -25,10 +25,10 @@ fn text(output: &[u8]) -> String {
 }
 
 /// A prezero command of the user and group `nobody`.
-fn as_nobody(daemon: &Daemon, arguments: &[&str]) -> Output {
+fn as_other_user(daemon: &Daemon, arguments: &[&str]) -> Output {
     use std::os::unix::process::CommandExt;
     let mut command = daemon.command(arguments);
-    command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).output().expect("prezero runs")
+    command.uid(NO_USER).gid(NO_USER).stdin(Stdio::null()).output().expect("prezero runs")
 }
 
 /// A command on borrowed memory, once it has begun: it writes a line then.
@@ -49,14 +49,14 @@ fn end(mut child: Child) {
 }
 
 #[test]
-fn a_loan_says_who_has_it_where_and_since_when() {
+fn loan_status_has_process_node_and_age() {
     let page = Page::Mib2;
     let config =
-        format!("lend_group = \"{NOBODY}\"\nquota = \"8M\"\n{}", page.pool("pages_per_block = 2"));
+        format!("lend_group = \"{NO_USER}\"\nquota = \"8M\"\n{}", page.pool("pages_per_block = 2"));
     let Some(daemon) = Daemon::start(page, 4, &config) else { return };
     daemon.zero("max");
     let child = lend(&daemon, &["6M"], "exec sleep 60");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let loan = loop {
         let status = json(daemon.command(&["status"]));
         let loan = status["loans"][0].clone();
@@ -68,7 +68,7 @@ fn a_loan_says_who_has_it_where_and_since_when() {
     };
     assert_eq!((&loan["pid"], &loan["user"]), (&child.id().into(), &"root".into()), "{loan}");
     assert_eq!((&loan["nodes"], &loan["pages"]), (&[0].into(), &3.into()), "{loan}");
-    assert_eq!((&loan["ready_pages"], &loan["hole_pages"]), (&2.into(), &1.into()), "{loan}");
+    assert_eq!((&loan["ready_pages"], &loan["unbacked_pages"]), (&2.into(), &1.into()), "{loan}");
     assert!(loan["age_seconds"].as_u64().is_some_and(|age| age < 60), "{loan}");
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").expect("/proc");
     let found = loan["cgroup"].as_str().expect("every process has a control group");
@@ -80,7 +80,7 @@ fn a_loan_says_who_has_it_where_and_since_when() {
     let held = people.lines().find(|line| line.starts_with("root ")).expect(&people);
     assert_eq!(held.split_whitespace().collect::<Vec<_>>(), ["root", "1", "6M", "8M"]);
     // A user that may only borrow sees the loan, but not the process.
-    let theirs = text(&as_nobody(&daemon, &["status", "--json"]).stdout);
+    let theirs = text(&as_other_user(&daemon, &["status", "--json"]).stdout);
     let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
     let (loan, users) = (&theirs["loans"][0], &theirs["users"]);
     assert_eq!((loan["pages"].as_u64(), loan["pid"].as_u64()), (Some(3), None), "{loan}");
@@ -90,14 +90,14 @@ fn a_loan_says_who_has_it_where_and_since_when() {
 }
 
 #[test]
-fn a_process_that_is_named_like_an_escape_sequence_is_shown_by_it_as_text() {
+fn process_named_like_an_escape_sequence_is_shown_as_text() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
     daemon.zero("max");
     // Clears the screen, and has a line of its own.
     let script = "printf '\\033[2J\\nroot 0 4P' > /proc/$$/comm; kill -STOP $$";
     let mut child = lend(&daemon, &["2M"], script);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let is_named = |loan: &Value| loan["command"].as_str() == Some("\u{1b}[2J\nroot 0 4P");
     while !is_named(&json(daemon.command(&["status"]))["loans"][0]) {
         assert!(Instant::now() < deadline, "{}", json(daemon.command(&["status"])));
@@ -114,7 +114,7 @@ fn a_process_that_is_named_like_an_escape_sequence_is_shown_by_it_as_text() {
 }
 
 #[test]
-fn a_loan_whose_process_has_ended_names_no_other_one() {
+fn loan_of_an_ended_process_names_no_other_process() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
     daemon.zero("max");
@@ -125,7 +125,7 @@ fn a_loan_whose_process_has_ended_names_no_other_one() {
     let loan = json(daemon.command(&["status"]))["loans"][0].clone();
     assert_eq!(loan["pid"], pid, "{loan}");
     assert!(loan["command"].is_null(), "{loan}");
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_large_loan_is_a_line_of_the_log() {
 }
 
 #[test]
-fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
+fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 3, &page.pool("recycle = \"fresh\"")) else { return };
     daemon.zero("2");
@@ -155,7 +155,7 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
     drop(loan);
     let (lease, files) = daemon.lend(page, 1).into_fds();
     drop(lease);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(2));
+    daemon.wait_for("draining", |pool| pool.draining_pages == Pages(2));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     assert!(people.contains("1 mapped, 1 open: `prezero holders` says by whom"), "{people}");
     let found = json(daemon.command(&["holders"]));
@@ -166,9 +166,9 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
     for (holder, how) in ways.iter().zip(["maps", "opens"]) {
         let pid = u64::from(std::process::id());
         assert_eq!((holder["how"].as_str(), holder["pid"].as_u64()), (Some(how), Some(pid)));
-        assert_eq!((holder["lingers"].as_bool(), holder["pages"].as_u64()), (Some(true), Some(1)));
+        assert_eq!((holder["draining"].as_bool(), holder["pages"].as_u64()), (Some(true), Some(1)));
     }
-    let refused = as_nobody(&daemon, &["holders"]);
+    let refused = as_other_user(&daemon, &["holders"]);
     assert_eq!(refused.status.code(), Some(4), "{}", text(&refused.stderr));
     for holder in ways {
         let lease = holder["lease"].as_u64().expect("a number").to_string();
@@ -176,7 +176,7 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
         assert_eq!(taken["bytes"], page.size().bytes(), "{taken}");
     }
     // Both are still mapped and open here.
-    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (Pages(0), free + 2));
+    assert_eq!((daemon.pool().draining_pages, daemon.kernel_free(page)), (Pages(0), free + 2));
     let again = daemon.command(&["revoke", "1"]).output().expect("prezero runs");
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again.stderr).contains("no loan has the number 1"), "{}", text(&again.stderr));
@@ -184,18 +184,18 @@ fn what_lingers_is_traced_to_whoever_maps_or_opens_it_and_can_be_taken_away() {
 }
 
 #[test]
-fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
+fn pinned_block_names_possible_holders_and_comes_back_later() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 1, &page.pool("")) else { return };
     daemon.zero("max");
-    if let Some(why) = daemon.status().fresh_because {
-        testkit::skip_for_ever(&format!("pins are not seen here: {why}"));
+    if let Some(why) = daemon.status().fresh_reason {
+        testkit::skip_always(&format!("pins are not seen here: {why}"));
         return;
     }
     let loan = daemon.lend(page, 1);
     let mapping = loan.map().expect("a mapping");
     let Ok(ring) = prezero_tests::pins::pin_in_ring(&mapping) else {
-        testkit::skip_for_ever("io_uring is not for programs here");
+        testkit::skip_always("io_uring is not for programs here");
         return;
     };
     drop((mapping, loan));
@@ -204,17 +204,17 @@ fn what_is_pinned_names_whoever_may_have_pinned_it_and_comes_back_after_that() {
     let own = |holder: &&Value| holder["pid"] == std::process::id();
     let holders = found["holders"].as_array().expect("a list");
     let holder = holders.iter().find(own).unwrap_or_else(|| panic!("{found}"));
-    assert_eq!((&holder["how"], &holder["lingers"]), (&"pins".into(), &true.into()), "{found}");
+    assert_eq!((&holder["how"], &holder["draining"]), (&"pins".into(), &true.into()), "{found}");
     let lease = holder["lease"].as_u64().expect("a number").to_string();
     json(daemon.command(&["revoke", &lease]));
     // The kernel keeps pinned pages of any file.
-    assert_eq!((daemon.pool().lingering_pages, daemon.kernel_free(page)), (Pages(0), 0));
+    assert_eq!((daemon.pool().draining_pages, daemon.kernel_free(page)), (Pages(0), 0));
     drop(ring);
     daemon.wait_for("free again", |pool| pool.kernel_free_pages == Pages(1));
 }
 
 #[test]
-fn a_revoked_loan_gives_its_pages_back_whatever_its_borrower_does() {
+fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     let _alone = alone();
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
@@ -237,7 +237,7 @@ fn a_revoked_loan_gives_its_pages_back_whatever_its_borrower_does() {
     assert_eq!(child.wait(), None, "SIGBUS ends it");
     let pool = daemon.wait_for("all of it back", |pool| pool.zeroable_pages == Pages(2));
     assert_eq!(
-        (pool.lent_pages, pool.lingering_pages, pool.kernel_free_pages),
+        (pool.lent_pages, pool.draining_pages, pool.kernel_free_pages),
         (Pages(0), Pages(0), Pages(2))
     );
     assert!(daemon.status().loans.is_empty());
@@ -246,7 +246,7 @@ fn a_revoked_loan_gives_its_pages_back_whatever_its_borrower_does() {
 }
 
 #[test]
-fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
+fn pages_promised_to_others_are_reported_and_not_free() {
     let page = Page::Mib2;
     let Some(guard) = hugepages::reserve_all(&[(page.size(), Some(Node(0)), 4)]) else { return };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -279,15 +279,15 @@ fn pages_that_are_promised_to_others_are_not_free_and_it_is_said() {
 }
 
 #[test]
-fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
+fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
     let page = Page::Mib2;
-    let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let config = format!("zero_group = \"{NO_USER}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 4, &config) else { return };
     // The tree lies in the run directory, which an installation opens to every user.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(daemon.run_dir(), open).expect("our own directory");
     let done = |arguments: &[&str]| {
-        let output = as_nobody(&daemon, arguments);
+        let output = as_other_user(&daemon, arguments);
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
         text(&output.stdout)
     };
@@ -295,37 +295,37 @@ fn a_member_of_the_zeroing_group_alone_zeroes_sets_watches_and_drains() {
         assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
         assert_eq!(daemon.pool().ready_pages, Pages(3));
     } else {
-        testkit::skip_for_ever("the control tree cannot be mounted here");
+        testkit::skip_always("the control tree cannot be mounted here");
     }
     done(&["set", "leave_free=1"]);
     assert!(done(&["watch", "--once"]).contains("node 0 2M: "));
     assert!(done(&["status"]).contains("prezero"));
     done(&["drain"]);
     assert_eq!(daemon.pool().ready_pages, Pages(0));
-    let refused = as_nobody(&daemon, &["lend", "2M", "--", "true"]);
+    let refused = as_other_user(&daemon, &["lend", "2M", "--", "true"]);
     let why = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(4), "{why}");
     assert!(why.contains("may not borrow"), "{why}");
 }
 
 #[test]
-fn strangers_are_told_the_groups_by_name_and_their_watch_ends() {
+fn strangers_get_the_group_names_and_their_watch_ends() {
     let page = Page::Mib2;
     let config = format!("lend_group = \"daemon\"\nzero_group = \"2\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     for arguments in [&["watch"][..], &["status"], &["lend", "2M", "--", "true"]] {
         let begin = Instant::now();
-        let output = as_nobody(&daemon, arguments);
+        let output = as_other_user(&daemon, arguments);
         let why = text(&output.stderr);
         assert_eq!(output.status.code(), Some(4), "{arguments:?}: {why}");
         assert!(why.contains("daemon (lend_group) or bin (zero_group) may"), "{why}");
-        assert!(begin.elapsed() < PATIENCE, "{arguments:?} took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < WAIT_TIMEOUT, "{arguments:?} took {:?}", begin.elapsed());
     }
-    let output = as_nobody(&daemon, &["status", "--json"]);
+    let output = as_other_user(&daemon, &["status", "--json"]);
     let error: Value = serde_json::from_slice(&output.stderr).expect("an error as JSON");
     assert_eq!((&error["exit"], &output.stdout[..]), (&4.into(), &b""[..]), "{error}");
     assert_eq!(error["refusal"]["error"], "io.prezero.NotPermitted", "{error}");
-    assert_eq!(error["refusal"]["parameters"]["uid"], NOBODY, "{error}");
+    assert_eq!(error["refusal"]["parameters"]["uid"], NO_USER, "{error}");
 }
 
 #[test]
@@ -349,9 +349,9 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
         let mut command = daemon.command(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("prezero runs")
     };
-    let patience = ["--timeout", "60s"];
+    let timeout = ["--timeout", "60s"];
     let waiting =
-        [&["wait"][..], &["wait", "--ready", "8M"]].map(|verb| waits(&[verb, &patience].concat()));
+        [&["wait"][..], &["wait", "--ready", "8M"]].map(|verb| waits(&[verb, &timeout].concat()));
     daemon.launch();
     let lend = daemon.command(&["lend", "4M", "--wait", "20s", "--", "sh", "-c", "echo lent"]);
     let mut lend = { lend }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -361,8 +361,11 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     for child in waiting {
         let output = child.wait_with_output().expect("our own child");
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let told = text(&output.stdout);
-        assert!(told.starts_with("8M are ready") || told.starts_with("12M are ready"), "{told}");
+        let reported = text(&output.stdout);
+        assert!(
+            reported.starts_with("8M are ready") || reported.starts_with("12M are ready"),
+            "{reported}"
+        );
     }
     let output = lend.wait_with_output().expect("our own child");
     assert_eq!(text(&output.stdout), "lent\n");
@@ -372,7 +375,7 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     if !daemon.has_blocks() {
         return;
     }
-    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    daemon.command(&["release", "all"]).output().expect("prezero runs");
     let begin = Instant::now();
     let late = daemon.command(&["lend", "4M", "--wait", "400ms", "--", "true"]).output();
     assert!(text(&late.expect("prezero runs").stderr).contains("0 of 4M are ready"));
@@ -409,7 +412,7 @@ fn a_check_refuses_what_a_start_and_a_reload_refuse() {
         let before = refusals();
         daemon.write_config(config);
         daemon.signal(nix::sys::signal::Signal::SIGHUP);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while refusals() == before {
             assert!(Instant::now() < deadline, "a reload takes {config}\n{}", daemon.log());
             std::thread::sleep(Duration::from_millis(5));
@@ -431,7 +434,7 @@ fn a_check_refuses_what_a_start_and_a_reload_refuse() {
 }
 
 #[test]
-fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
+fn drain_lasts_over_restarts_until_it_is_ended() {
     let page = Page::Mib2;
     let config = page.pool("ready_low = 4\nready_high = 4");
     let Some(mut daemon) = Daemon::start(page, 4, &config) else { return };
@@ -439,11 +442,11 @@ fn what_is_drained_stays_so_over_restarts_until_it_is_ended() {
     let loan = daemon.lend(page, 1);
     daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(3));
     let drained = json(daemon.command(&["drain"]));
-    assert_eq!(drained["given_back_bytes"], page.times(3).0, "{drained}");
+    assert_eq!(drained["released_bytes"], page.times(3).0, "{drained}");
     assert_eq!(drained["lent_bytes"], page.times(1).0, "{drained}");
     assert_eq!(daemon.kernel_free(page), 3);
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((daemon.kernel_free(page), daemon.status().drained), (4, true));
     let zero = daemon.command(&["zero", "max"]).output().expect("prezero runs");
@@ -480,7 +483,7 @@ fn drain_without(daemon: &Daemon, socket: &str) -> Output {
 #[test]
 fn errors_speak_as_the_command_line_does() {
     let page = Page::Mib2;
-    let config = format!("quota = \"4M\"\nlend_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let config = format!("quota = \"4M\"\nlend_group = \"{NO_USER}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 2, &config) else { return };
     let says = |output: Output, code: i32, parts: &[&str]| {
         let why = text(&output.stderr);
@@ -491,7 +494,7 @@ fn errors_speak_as_the_command_line_does() {
     };
     let run = |arguments: &[&str]| daemon.command(arguments).output().expect("prezero runs");
     says(run(&["lend", "1G", "true"]), 2, &["'true'", "write `--` before the command"]);
-    let quota = as_nobody(&daemon, &["lend", "8M", "--", "true"]);
+    let quota = as_other_user(&daemon, &["lend", "8M", "--", "true"]);
     says(quota, 4, &["holds 0 of a quota of 4M", "8M is more than all of it"]);
     let config = page.pool("");
     daemon.write_config(&config);

@@ -25,7 +25,7 @@ use prezero_tests::pins::{
 use prezero_tests::{Daemon, Page};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use testkit::child::{Child, alone, fork};
-use testkit::{skip, skip_for_ever};
+use testkit::{skip, skip_always};
 
 use slow_file::SlowFile;
 
@@ -53,7 +53,7 @@ impl Kept {
     }
 
     /// Ends it; a read that is in flight ends by writing its page.
-    fn let_go(self) {
+    fn lift_limit(self) {
         match self {
             Self::Pipe(end) => {
                 let mut seen = [0; PINNED];
@@ -182,7 +182,7 @@ fn one_block(page: Page, recycle: &str) -> Option<Daemon> {
 
 /// Whether this kernel shows pins; otherwise it says so.
 fn shows_pins(daemon: &Daemon) -> bool {
-    let reason = daemon.status().fresh_because;
+    let reason = daemon.status().fresh_reason;
     if let Some(reason) = &reason {
         skip(reason);
     }
@@ -199,12 +199,12 @@ fn keeps_its_block(recycle: &str) {
             }
             let what = format!("{name}, {recycle}, {}", page.size());
             let Some(mut kept) = pin(&daemon, page) else { continue };
-            daemon.wait_for(&format!("lingering: {what}"), |p| p.lingering_pages == Pages(1));
+            daemon.wait_for(&format!("draining: {what}"), |p| p.draining_pages == Pages(1));
             std::thread::sleep(std::time::Duration::from_millis(300));
             kept.write_late();
             let pool = daemon.pool();
             let others = (pool.ready_pages.0, pool.zeroing_pages.0, pool.zeroable_pages.0);
-            assert_eq!((pool.lingering_pages, others), (Pages(1), (0, 0, 0)), "{what}");
+            assert_eq!((pool.draining_pages, others), (Pages(1), (0, 0, 0)), "{what}");
             let is_pin = !matches!(kept, Kept::Message(_));
             assert_eq!(
                 (pool.pinned_pages == Pages(1), pool.mapped_pages),
@@ -212,7 +212,7 @@ fn keeps_its_block(recycle: &str) {
                 "{what}"
             );
             assert_eq!(daemon.kernel_free(page), 0, "{what}");
-            kept.let_go();
+            kept.lift_limit();
             daemon.wait_for(&format!("back: {what}"), |p| p.zeroable_pages == Pages(1));
             let is_block = daemon.pool().blocks == 1;
             assert_eq!(is_block, recycle != "fresh", "cleared where it lies: {what}");
@@ -258,7 +258,7 @@ fn pinned_pages_count_in_their_users_quota() {
     let refused = daemon.client().lend(&request).expect_err("a page of one is held");
     assert!(refused.to_string().contains("holds 2M of a quota of 2M"), "{refused}");
     drop((out, into));
-    daemon.wait_for("let go", |p| p.lingering_pages == Pages(0));
+    daemon.wait_for("let go", |p| p.draining_pages == Pages(0));
     drop(daemon.lend(page, 1));
 }
 
@@ -305,17 +305,17 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     let pool = daemon.wait_for("pinned by its worker", |p| p.pinned_pages == Pages(1));
     assert_eq!(pool.ready_pages, Pages(0));
     drop((out, into));
-    daemon.wait_for("let go", |p| p.lingering_pages == Pages(0));
+    daemon.wait_for("let go", |p| p.draining_pages == Pages(0));
 }
 
 /// The references by which the kernel keeps a broken page are no pin: a block that waited for them
 /// to go would wait for ever.
 #[test]
-fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page() {
+fn block_with_a_memory_error_goes_back_except_the_broken_page() {
     let _alone = alone();
     let meminfo = std::fs::read_to_string("/proc/meminfo").expect("procfs");
     if !meminfo.contains("HardwareCorrupted:") {
-        return skip_for_ever("this kernel knows no memory errors");
+        return skip_always("this kernel knows no memory errors");
     }
     let page = Page::Mib2;
     for recycle in ["auto", "in-place"] {
@@ -334,7 +334,7 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
         });
         // By SIGBUS where the kernel sends it for its own madvise, too.
         borrower.wait();
-        daemon.wait_for("given back", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("given back", |p| p.lent_pages + p.draining_pages == Pages(0));
         assert_eq!(daemon.pool().blocks, 0, "{recycle}");
         assert!(daemon.log().contains("memory errors"), "{}", daemon.log());
         assert_eq!(daemon.kernel_free(page), 1, "the other page is free, {recycle}");
@@ -346,7 +346,7 @@ fn a_block_with_a_memory_error_goes_back_to_the_kernel_but_for_the_broken_page()
 }
 
 #[test]
-fn where_pins_can_not_be_seen_blocks_recycle_fresh_and_it_is_said_why() {
+fn without_visible_pins_blocks_recycle_fresh_with_a_reason() {
     let page = Page::Mib2;
     let Some(guard) = testkit::hugepages::reserve(page.size(), 1) else { return };
     let mut daemon = Daemon::start_with(Some(guard), &page.pool("max = 1"), &[]);
@@ -354,7 +354,7 @@ fn where_pins_can_not_be_seen_blocks_recycle_fresh_and_it_is_said_why() {
     daemon.spawn_as(without_bpf);
     daemon.wait_until_up();
     let status = daemon.status();
-    let reason = status.fresh_because.expect("a reason");
+    let reason = status.fresh_reason.expect("a reason");
     assert!(reason.starts_with("2M: pins cannot be seen: bpf(BPF_PROG_LOAD): "), "{reason}");
     assert_eq!(status.pools[0].recycle.as_str(), "fresh");
     assert!(daemon.log().contains("auto recycles fresh"), "{}", daemon.log());

@@ -20,7 +20,7 @@ use worker::{Which, take_zeroing};
 const PAGES: u64 = 512;
 const POOL: &str = "pages_per_block = 8\nready_low = 96\nready_high = 192\nrecycle = \"fresh\"";
 /// What the worker takes for a block: paced, so that a busy machine zeroes as fast as an idle one.
-const BLOCK_TIME: Duration = Duration::from_millis(100);
+const BLOCK_PERIOD: Duration = Duration::from_millis(100);
 /// The same as `prezero plan` wants to know it, and the pool above.
 const SETTINGS: &str = "--nodes 1 --memory 1G --block 16M --ready-high 384M --ready-low 50 \
                         --rate 160M --fault-rate 8G --placement packed --delay 0";
@@ -78,9 +78,9 @@ fn zero(daemon: &Daemon, ended: &AtomicBool) {
             continue;
         };
         let Ok(Task::Allocate(task)) = job.begin() else { panic!("fresh blocks are allocated") };
-        // Where a loan's hole has taken the pages meanwhile, the job is given up.
+        // Where a loan's unbacked part has taken the pages meanwhile, the job is given up.
         let Ok(done) = task.run(&mut |_| ControlFlow::Continue(())) else { continue };
-        thread::sleep(BLOCK_TIME.saturating_sub(begin.elapsed()));
+        thread::sleep(BLOCK_PERIOD.saturating_sub(begin.elapsed()));
         done.report(&mut client).expect("booked");
     }
 }

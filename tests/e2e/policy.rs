@@ -10,7 +10,7 @@ use units::Pages;
 use wire::PoolChange;
 
 #[test]
-fn own_workers_fill_to_the_high_threshold_and_start_again_below_the_low_one() {
+fn own_workers_fill_to_high_and_start_again_below_low() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 16, &page.pool("ready_low = 4\nready_high = 8")) else {
         return;
@@ -25,7 +25,7 @@ fn own_workers_fill_to_the_high_threshold_and_start_again_below_the_low_one() {
 }
 
 #[test]
-fn own_workers_run_where_and_how_they_are_told() {
+fn own_workers_run_in_their_configured_context() {
     let page = Page::Gib1;
     let group = "/sys/fs/cgroup/cpu/prezero-test";
     if !std::path::Path::new("/sys/fs/cgroup/cpu").exists() {
@@ -100,7 +100,7 @@ fn find_worker(daemon: u32) -> Option<(String, String, String, String)> {
 }
 
 #[test]
-fn the_last_pages_are_left_free_and_given_back_when_others_take_them() {
+fn last_pages_are_left_free_and_released_when_others_need_them() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 8, &page.pool("leave_free = 3")) else { return };
     daemon.zero("max");

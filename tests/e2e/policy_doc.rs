@@ -81,7 +81,7 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
         check(&daemon);
         drop(policy);
         daemon.wait_for("quiet", |p| p.zeroing_pages == Pages(0) && p.lent_pages == Pages(0));
-        daemon.client().give_back(None, None, None).expect("root may");
+        daemon.client().release(None, None, None).expect("root may");
         std::fs::write(tree.join("zeroed_low"), "0").expect("root may");
     };
     let script = |program: &str, ending: &str| {
@@ -106,7 +106,7 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
 }
 
 #[test]
-fn the_printed_loops_zero_whatever_can_be_zeroed() {
+fn printed_loops_zero_all_zeroable_pages() {
     run_each("zero_all", |daemon| {
         daemon.wait_for("all zeroed", |pool| pool.ready_pages == Pages(PAGES));
         drop(daemon.lend(Page::Mib2, 1));
@@ -118,7 +118,7 @@ fn the_printed_loops_zero_whatever_can_be_zeroed() {
 }
 
 #[test]
-fn the_printed_loops_keep_so_many_ready_and_no_more() {
+fn printed_loops_keep_the_requested_number_ready() {
     run_each("keep_ready", |daemon| {
         daemon.wait_for("filled", |pool| pool.ready_pages == Pages(16));
         let loans = [daemon.lend(Page::Mib2, 1), daemon.lend(Page::Mib2, 1)];

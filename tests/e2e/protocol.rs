@@ -47,7 +47,7 @@ fn small(page: Page) -> Option<Daemon> {
 
 /// The daemon still does its work, and has kept everything.
 fn still_lends(daemon: &Daemon, page: Page) {
-    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0));
+    daemon.wait_for("quiet", |p| p.lent_pages + p.draining_pages + p.zeroing_pages == Pages(0));
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(2));
     drop(daemon.lend(page, 1));
@@ -166,7 +166,7 @@ fn agents_get_standard_errors_too() {
     let mut stream = UnixStream::connect(path).expect("the daemon listens");
     for (method, parameters, error) in [
         ("io.prezero.Lend", json!({}), "InterfaceNotFound"),
-        ("io.prezero.agent.GiveBack", json!({}), "MethodNotFound"),
+        ("io.prezero.agent.Release", json!({}), "MethodNotFound"),
         ("io.prezero.agent.Lend", json!({ "bytes": 4096 }), "InvalidParameter"),
         ("io.prezero.agent.Return", json!({ "name": "a", "keep": true }), "InvalidParameter"),
         ("io.prezero.agent.ListLoans", json!({ "prefix": 1 }), "InvalidParameter"),
@@ -222,7 +222,7 @@ fn random_parameters_are_answered_and_the_connection_goes_on() {
     let Some(daemon) = small(page) else { return };
     let mut random = StdRng::seed_from_u64(11);
     let names = ["bytes", "page_bytes", "node", "owner", "single", "lease", "job", "on", "x"];
-    let methods = ["Lend", "FindHolders", "Revoke", "FinishZeroing", "GiveBack", "Watch", "Y"];
+    let methods = ["Lend", "FindHolders", "Revoke", "FinishZeroing", "Release", "Watch", "Y"];
     let values = [
         json!(null),
         json!(true),
@@ -320,7 +320,7 @@ fn unexpected_descriptors_are_closed() {
 }
 
 #[test]
-fn a_thousand_idle_connections_slow_nobody_down() {
+fn thousand_idle_connections_delay_no_user() {
     let page = Page::Mib2;
     let Some(daemon) = small(page) else { return };
     let idle: Vec<_> = (0..1000).map(|_| connect(&daemon)).collect();
@@ -332,7 +332,7 @@ fn a_thousand_idle_connections_slow_nobody_down() {
 }
 
 #[test]
-fn replies_that_nobody_takes_return_what_they_lent() {
+fn unread_replies_return_their_loans() {
     let page = Page::Mib2;
     let Some(daemon) = small(page) else { return };
     for _ in 0..50 {

@@ -3,9 +3,9 @@
 
 use client::{Client, Error, LendRequest};
 use prezero_tests::refused::refusal;
-use prezero_tests::user::{NOBODY, as_nobody};
+use prezero_tests::user::{NO_USER, as_other_user};
 use prezero_tests::{Daemon, Page};
-use testkit::child::{alone, become_user_of_a_new_namespace, fork};
+use testkit::child::{alone, enter_user_namespace, fork};
 use units::{Bytes, JobId, Node, Pages, Uid};
 
 #[test]
@@ -14,14 +14,14 @@ fn without_a_group_only_root_may_do_anything() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
     daemon.zero("max");
-    as_nobody(|| {
+    as_other_user(|| {
         let connect = || Client::connect(daemon.socket()).expect("everybody may connect");
         let request = LendRequest::new(page.times(1));
-        let denied = |error| matches!(error, wire::Error::NotPermitted { uid: Uid(NOBODY), .. });
+        let denied = |error| matches!(error, wire::Error::NotPermitted { uid: Uid(NO_USER), .. });
         denied(refusal(connect().lend(&request)))
             && denied(refusal(connect().status()))
             && denied(refusal(connect().take_zeroing(None, None, false)))
-            && denied(refusal(connect().give_back(None, None, None)))
+            && denied(refusal(connect().release(None, None, None)))
             && denied(refusal(connect().configure(wire::PoolChange::default())))
     });
     assert_eq!(daemon.pool().ready_pages, Pages(2), "nothing changed");
@@ -31,10 +31,10 @@ fn without_a_group_only_root_may_do_anything() {
 fn members_of_the_lend_group_may_borrow_but_not_zero() {
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("lend_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let config = format!("lend_group = \"{NO_USER}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 2, &config) else { return };
     daemon.zero("1");
-    as_nobody(|| {
+    as_other_user(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let loan = client.lend(&LendRequest::new(page.times(1))).expect("a member may borrow");
         let zero = refusal(client.take_zeroing(None, None, false));
@@ -43,14 +43,16 @@ fn members_of_the_lend_group_may_borrow_but_not_zero() {
 }
 
 #[test]
-fn a_quota_counts_what_is_lent_and_what_is_kept() {
+fn quota_counts_lent_and_kept_bytes() {
     let _alone = alone();
     let page = Page::Mib2;
-    let config =
-        format!("lend_group = \"{NOBODY}\"\nquota_of = {{ {NOBODY} = \"4M\" }}\n{}", page.pool(""));
+    let config = format!(
+        "lend_group = \"{NO_USER}\"\nquota_of = {{ {NO_USER} = \"4M\" }}\n{}",
+        page.pool("")
+    );
     let Some(daemon) = Daemon::start(page, 4, &config) else { return };
     daemon.zero("max");
-    as_nobody(|| {
+    as_other_user(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let mut request = LendRequest::new(page.times(1));
         request.owner = Some("db".parse().expect("a good name"));
@@ -64,7 +66,7 @@ fn a_quota_counts_what_is_lent_and_what_is_kept() {
         let again = client.lend(&request).expect("its own content is counted already");
         let exceeded = |error: &wire::Error| {
             let expected = wire::Error::QuotaExceeded {
-                uid: Uid(NOBODY),
+                uid: Uid(NO_USER),
                 held_bytes: Bytes(4 << 20),
                 quota_bytes: Bytes(4 << 20),
                 asked_bytes: Bytes(2 << 20),
@@ -82,11 +84,11 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
     const LARGE: u32 = 3_000_002;
     /// A user of its own quota.
     const OWN: u32 = 3_000_003;
-    const ANYBODY: u32 = 3_000_004;
+    const OTHER_USER: u32 = 3_000_004;
     let _alone = alone();
     let page = Page::Mib2;
     let config = format!(
-        "lend_group = \"{NOBODY}\"\nquota = \"2M\"\nquota_of = {{ {OWN} = \"2M\" }}\n\
+        "lend_group = \"{NO_USER}\"\nquota = \"2M\"\nquota_of = {{ {OWN} = \"2M\" }}\n\
          lend_groups = {{ {SMALL} = \"4M\", {LARGE} = \"6M\" }}\n{}",
         page.pool("")
     );
@@ -103,7 +105,7 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
         });
         assert_eq!(child.wait(), Some(0), "{uid} of {groups:?}");
         daemon
-            .wait_for("all is returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+            .wait_for("all is returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
         daemon.zero("max");
     };
     // The user gets this number of pages, and the daemon says so.
@@ -121,11 +123,11 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
                 if quota_bytes == page.times(pages))
         });
     };
-    gets(NOBODY, &[], 1);
-    gets(ANYBODY, &[SMALL], 2);
-    gets(ANYBODY, &[SMALL, LARGE, NOBODY], 3);
+    gets(NO_USER, &[], 1);
+    gets(OTHER_USER, &[SMALL], 2);
+    gets(OTHER_USER, &[SMALL, LARGE, NO_USER], 3);
     gets(OWN, &[LARGE], 1);
-    as_member(ANYBODY, &[], &|mut client| {
+    as_member(OTHER_USER, &[], &|mut client| {
         let said = refusal(client.lend(&LendRequest::new(page.times(1)))).to_string();
         let named = [format!("{SMALL} (lend_groups)"), format!("{LARGE} (lend_groups)")];
         said.contains("(lend_group)") && named.iter().all(|group| said.contains(group))
@@ -133,17 +135,17 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
 }
 
 #[test]
-fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
+fn pages_added_by_a_borrower_count_against_its_quota() {
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("lend_group = \"{NOBODY}\"\nquota = \"8M\"\n{}", page.pool("max = 3"));
+    let config = format!("lend_group = \"{NO_USER}\"\nquota = \"8M\"\n{}", page.pool("max = 3"));
     let Some(daemon) = Daemon::start(page, 8, &config) else { return };
     daemon.zero("max");
     let lent = || {
         let status = daemon.status();
         status.loans.iter().map(|loan| (loan.pages.0, loan.grown_pages.0)).collect::<Vec<_>>()
     };
-    as_nobody(|| {
+    as_other_user(|| {
         let connect = || Client::connect(daemon.socket()).expect("everybody may connect");
         let ask = || connect().lend(&LendRequest::new(page.times(1)));
         let (lease, mut blocks) = ask().expect("2 of 8 MiB").into_fds();
@@ -160,13 +162,13 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
         drop(lease);
         // The file is still open: what it has is still its borrower's.
         std::thread::sleep(std::time::Duration::from_millis(200));
-        refused("lingering");
+        refused("draining");
         file.set_len(page.times(1).0).expect("its own file");
         std::thread::sleep(std::time::Duration::from_millis(10));
-        let _other = ask().expect("2 of 8 MiB linger");
+        let _other = ask().expect("2 of 8 MiB are draining");
         true
     });
-    daemon.wait_for("all of it back", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("all of it back", |p| p.lent_pages + p.draining_pages == Pages(0));
     daemon.zero("max");
     // Pages that are ready in the kernel's pool are free in it.
     let free = if daemon.has_blocks() { 5 } else { 8 };
@@ -174,26 +176,26 @@ fn what_a_borrower_adds_to_its_file_counts_against_its_quota() {
 }
 
 #[test]
-fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
+fn users_of_a_users_namespaces_share_its_quota_over_restarts() {
     /// Users unknown to this machine.
     const SUBORDINATES: u32 = 3_000_000;
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("lend_group = \"{NOBODY}\"\nquota = \"4M\"\n{}", page.pool(""));
+    let config = format!("lend_group = \"{NO_USER}\"\nquota = \"4M\"\n{}", page.pool(""));
     let Some(mut daemon) = Daemon::start(page, 6, &config) else { return };
     daemon.zero("max");
     let borrower = |daemon: &Daemon, uid: u32| {
         let child = fork(|ready| {
-            nix::unistd::setgroups(&[NOBODY.into()]).expect("root");
-            nix::unistd::setgid(NOBODY.into()).expect("root");
-            nix::unistd::setuid(NOBODY.into()).expect("root");
-            become_user_of_a_new_namespace(ready, uid);
+            nix::unistd::setgroups(&[NO_USER.into()]).expect("root");
+            nix::unistd::setgid(NO_USER.into()).expect("root");
+            nix::unistd::setuid(NO_USER.into()).expect("root");
+            enter_user_namespace(ready, uid);
             let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
             let loan = client.lend(&LendRequest::new(page.times(1)));
             ready.signal();
             match loan {
                 Ok(_loan) => ready.hold(),
-                Err(Error::Refused(wire::Error::QuotaExceeded { uid: Uid(NOBODY), .. })) => 7,
+                Err(Error::Refused(wire::Error::QuotaExceeded { uid: Uid(NO_USER), .. })) => 7,
                 Err(error) => panic!("{error}"),
             }
         });
@@ -207,13 +209,13 @@ fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
     let loans = |daemon: &Daemon| -> Vec<_> {
         daemon.status().loans.iter().map(|loan| (loan.uid.0, loan.account.0)).collect()
     };
-    let expected = [(SUBORDINATES + 1, NOBODY), (SUBORDINATES + 2, NOBODY)];
+    let expected = [(SUBORDINATES + 1, NO_USER), (SUBORDINATES + 2, NO_USER)];
     assert_eq!(loans(&daemon), expected);
     daemon.kill();
     daemon.launch();
     assert_eq!(loans(&daemon), expected, "after a restart");
     assert_eq!(borrower(&daemon, 4).wait(), Some(7), "after a restart");
-    as_nobody(|| {
+    as_other_user(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let full = refusal(client.lend(&LendRequest::new(page.times(1))));
         matches!(full, wire::Error::QuotaExceeded { held_bytes: Bytes(0x40_0000), .. })
@@ -221,17 +223,17 @@ fn all_users_of_a_users_namespaces_share_its_quota_over_restarts() {
 }
 
 #[test]
-fn workers_of_the_zeroing_group_get_no_block_that_others_borrow_unless_it_is_trusted() {
+fn workers_of_the_zero_group_get_lent_blocks_only_if_trusted() {
     let _alone = alone();
     let page = Page::Mib2;
     for (trusted, expected) in [(false, 0), (true, 2)] {
         let config = format!(
-            "lend_group = \"{NOBODY}\"\nzero_group = \"{NOBODY}\"\n\
+            "lend_group = \"{NO_USER}\"\nzero_group = \"{NO_USER}\"\n\
              trust_zero_group = {trusted}\n{}",
             page.pool("max = 2")
         );
         let Some(daemon) = Daemon::start(page, 2, &config) else { return };
-        as_nobody(|| {
+        as_other_user(|| {
             let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
             if trusted {
                 return client.take_zeroing(None, None, false).is_ok();
@@ -254,14 +256,14 @@ fn workers_of_the_zeroing_group_get_no_block_that_others_borrow_unless_it_is_tru
 fn as_user(daemon: &Daemon, arguments: &[&str]) -> std::process::Output {
     use std::os::unix::process::CommandExt;
     let mut command = daemon.command(arguments);
-    command.uid(NOBODY).gid(NOBODY).output().expect("prezero runs")
+    command.uid(NO_USER).gid(NO_USER).output().expect("prezero runs")
 }
 
 #[test]
 fn only_root_changes_how_a_pool_recycles() {
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let config = format!("zero_group = \"{NO_USER}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     let change = |recycle: Option<wire::Recycle>| wire::PoolChange {
         page_size: page.size(),
@@ -270,10 +272,10 @@ fn only_root_changes_how_a_pool_recycles() {
         recycle,
         ..wire::PoolChange::default()
     };
-    as_nobody(|| {
+    as_other_user(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let refused = refusal(client.configure(change(Some(wire::Recycle::InPlace))));
-        matches!(refused, wire::Error::NotPermitted { uid: Uid(NOBODY), .. })
+        matches!(refused, wire::Error::NotPermitted { uid: Uid(NO_USER), .. })
             && client.configure(change(None)).is_ok()
     });
     let pool = daemon.pool();
@@ -285,7 +287,7 @@ fn only_root_changes_how_a_pool_recycles() {
 fn only_root_adds_pools_and_only_of_nodes_that_there_are() {
     let _alone = alone();
     let page = Page::Mib2;
-    let config = format!("zero_group = \"{NOBODY}\"\n{}", page.pool(""));
+    let config = format!("zero_group = \"{NO_USER}\"\n{}", page.pool(""));
     let Some(daemon) = Daemon::start(page, 1, &config) else { return };
     let change = |node: u32, pages_per_block: u64| wire::PoolChange {
         node: Node(node),
@@ -294,10 +296,10 @@ fn only_root_adds_pools_and_only_of_nodes_that_there_are() {
         ready_high: Some(Pages(0)),
         ..wire::PoolChange::default()
     };
-    as_nobody(|| {
+    as_other_user(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let refused = refusal(client.configure(change(0, 3)));
-        matches!(refused, wire::Error::NotPermitted { uid: Uid(NOBODY), .. })
+        matches!(refused, wire::Error::NotPermitted { uid: Uid(NO_USER), .. })
             && client.configure(change(0, 1)).is_ok()
     });
     assert_eq!(daemon.status().pools.len(), 1);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use nix::sys::signal::Signal;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -27,16 +27,16 @@ struct Ear {
 }
 
 impl Ear {
-    fn of(daemon: &Daemon) -> Self {
+    fn new(daemon: &Daemon) -> Self {
         let path = daemon.scratch().join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a timeout");
         Self { socket, path }
     }
 
     /// Waits for a message with that line; descriptors of it and of those before it.
     fn wait_for(&self, line: &str) -> (String, Vec<(String, OwnedFd)>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut kept = Vec::new();
         while Instant::now() < deadline {
             let (text, fds) = self.hear();
@@ -96,10 +96,10 @@ fn unstarted(page: Page, pages: u64, config: &str) -> Option<Daemon> {
 }
 
 #[test]
-fn the_service_manager_hears_of_readiness_reloads_and_the_end_and_is_told_that_all_is_well() {
+fn service_manager_gets_readiness_reloads_stop_and_watchdog() {
     let page = Page::Mib2;
     let Some(mut daemon) = unstarted(page, 2, &page.pool("")) else { return };
-    let ear = Ear::of(&daemon);
+    let ear = Ear::new(&daemon);
     daemon.spawn_as(|mut command| {
         command.env("NOTIFY_SOCKET", &ear.path).env("WATCHDOG_USEC", "2000000");
         command
@@ -185,7 +185,7 @@ fn workers_of_a_changed_configuration_are_started_and_stopped() {
 }
 
 #[test]
-fn clients_wait_in_a_socket_that_is_handed_over_while_the_daemon_restarts() {
+fn clients_wait_in_the_inherited_socket_during_a_restart() {
     let page = Page::Mib2;
     let Some(mut daemon) = unstarted(page, 2, &page.pool("")) else { return };
     let listener = UnixListener::bind(daemon.socket()).expect("a socket");
@@ -248,9 +248,9 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
         daemon.wait_until_up();
     }
     let returned = client::AgentClient::connect(&path)
-        .and_then(|mut agent| agent.give_back("pod".parse().expect("a name")));
+        .and_then(|mut agent| agent.release("pod".parse().expect("a name")));
     returned.expect("it is lent");
-    daemon.wait_for("free", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
 /// Whether a connection waits to be accepted.
@@ -261,7 +261,7 @@ fn has_waiting(listener: &UnixListener) -> bool {
 }
 
 #[test]
-fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() {
+fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     let page = Page::Mib2;
     if !rustix::process::geteuid().is_root() {
         testkit::skip("a mount namespace needs root");
@@ -273,7 +273,7 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
     for mount in mounts.into_iter().filter(|mount| mount.dir.starts_with(daemon.scratch())) {
         mount.detach().expect("our own mount");
     }
-    let ear = Ear::of(&daemon);
+    let ear = Ear::new(&daemon);
     let mut kept: Vec<(String, OwnedFd)> = Vec::new();
     let loan = {
         start_apart(&mut daemon, &ear, &kept);
@@ -293,13 +293,13 @@ fn ready_pages_survive_in_a_mount_namespace_of_their_own_by_a_kept_descriptor() 
     assert_zero(&loan.map().expect("the loan goes on"));
     drop(loan);
     daemon.wait_for("returned", |pool| {
-        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+        pool.lent_pages == Pages(0) && pool.draining_pages == Pages(0)
     });
     assert_eq!(daemon.kernel_free(page), 1, "a returned block's page is the kernel's again");
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(4));
     assert_zero(&daemon.lend(page, 1).map().expect("a mapping"));
-    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    daemon.command(&["release", "all"]).output().expect("prezero runs");
     daemon.kill();
 }
 
@@ -329,7 +329,7 @@ fn start_apart(daemon: &mut Daemon, ear: &Ear, kept: &[(String, OwnedFd)]) {
 }
 
 #[test]
-fn a_check_says_what_is_wrong_with_a_file_and_starts_nothing() {
+fn configuration_check_names_errors_and_starts_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("prezero.toml");
     let check = || {
@@ -347,7 +347,7 @@ fn a_check_says_what_is_wrong_with_a_file_and_starts_nothing() {
 }
 
 #[test]
-fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
+fn log_names_pools_fillings_refusals_and_missing_parts() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("ready_high = 2")) else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
@@ -360,7 +360,7 @@ fn the_log_names_pools_fillings_refusals_and_what_is_missing() {
     daemon.wait_for_log("refused loans");
     assert!(daemon.log().matches("refused loans").count() <= 2, "{}", daemon.log());
     daemon.command(&["set", "ready_high=0"]).output().expect("prezero runs");
-    daemon.command(&["give-back", "all"]).output().expect("prezero runs");
+    daemon.command(&["release", "all"]).output().expect("prezero runs");
     if daemon.has_blocks() {
         daemon.wait_for_log("gave pages back");
     }

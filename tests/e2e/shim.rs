@@ -41,10 +41,10 @@ fn reserve(page: Page, pages: u64) -> Option<hugepages::Guard> {
 fn shim(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Command {
     // The shim gives up on a daemon after 100 ms, and then for a second: too soon for a machine
     // that other tests keep busy, where that is not what is tested.
-    let patience = if options.contains(&STALLED) { "100" } else { "5000" };
+    let timeout = if options.contains(&STALLED) { "100" } else { "5000" };
     let mut command = Command::new(prezero_tests::daemon::binary());
     command
-        .env("PREZERO_WAIT_MS", patience)
+        .env("PREZERO_WAIT_MS", timeout)
         .args(["run", "--socket"])
         .arg(socket)
         .arg("--log")
@@ -123,7 +123,7 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
     // Of one page each, ready or about to be.
     daemon.wait_for("all is returned", |pool| {
         let there = pool.kernel_free_pages + Pages(pool.blocks);
-        pool.lent_pages + pool.lingering_pages == Pages(0) && there >= Pages(PAGES - 1)
+        pool.lent_pages + pool.draining_pages == Pages(0) && there >= Pages(PAGES - 1)
     });
 
     let others =
@@ -236,7 +236,7 @@ fn one_page_is_the_same(page: Page) {
         let log_text = std::fs::read_to_string(&log).unwrap_or_default();
         let calls = if kind.ends_with("row") { 1 } else { 2 };
         assert_eq!(served(&log), calls, "{kind}: all calls are served: {log_text}");
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     }
 }
 
@@ -302,7 +302,7 @@ fn private_lent_memory_is_not_in_children() {
         let mut running = command.spawn().expect("prezero runs");
         // The child that lives on holds nothing of its parent's.
         daemon.wait_for("lent", |p| p.lent_pages > Pages(0));
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
         assert!(running.try_wait().expect("our own child").is_none(), "it waits for us");
         drop(running.stdin.take());
         let found = running.wait_with_output().expect("our own child");

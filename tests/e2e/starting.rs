@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use units::Pages;
 
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::{Daemon, Page};
 use testkit::child::{alone, fork};
 
 #[test]
-fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
+fn second_daemon_in_a_run_directory_is_refused() {
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
     daemon.zero("max");
@@ -36,7 +36,7 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_run_directory_into_which_others_can_put_files_is_refused_and_nothing_is_written_there() {
+fn run_directory_writable_by_others_is_refused_and_stays_empty() {
     let _alone = alone();
     let place = tempfile::tempdir().expect("a directory");
     let victim = place.path().join("victim");
@@ -69,14 +69,14 @@ fn a_run_directory_into_which_others_can_put_files_is_refused_and_nothing_is_wri
 }
 
 #[test]
-fn a_socket_that_a_dead_daemon_left_to_others_is_replaced_and_a_living_ones_is_not() {
+fn dead_daemons_socket_is_replaced_and_a_living_ones_is_not() {
     let _alone = alone();
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
     daemon.terminate();
     let listener = UnixListener::bind(daemon.socket()).expect("our own directory");
     daemon.spawn();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while !daemon.has_ended() {
         assert!(Instant::now() < deadline, "it does not give up:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));
@@ -88,7 +88,7 @@ fn a_socket_that_a_dead_daemon_left_to_others_is_replaced_and_a_living_ones_is_n
     assert_eq!(forerunner.wait(), Some(0));
     daemon.spawn();
     // Before that a client would knock at the old one.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while daemon.log().matches("serves socket").count() < 2 {
         assert!(Instant::now() < deadline, "it does not serve:\n{}", daemon.log());
         std::thread::sleep(Duration::from_millis(5));

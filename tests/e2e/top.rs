@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use units::Pages;
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
-use prezero_tests::daemon::{PATIENCE, binary};
+use prezero_tests::daemon::{WAIT_TIMEOUT, binary};
 use prezero_tests::{Daemon, Page};
 
 /// `prezero top` on a terminal of its own.
@@ -52,7 +52,7 @@ impl Top {
     }
 
     fn wait_for(&self, part: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
             let text = self.text();
             if text.contains(part) {
@@ -70,7 +70,7 @@ impl Top {
 
     /// Its exit code, after it has put the terminal back.
     fn end(mut self) -> u32 {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("our own child") {
                 break status;
@@ -88,7 +88,7 @@ impl Top {
 }
 
 #[test]
-fn top_shows_and_changes_what_goes_on_and_waits_for_a_daemon_that_went_away() {
+fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 8, &page.pool("")) else { return };
     let mut top = Top::start(&daemon);
@@ -124,7 +124,7 @@ fn top_shows_and_changes_what_goes_on_and_waits_for_a_daemon_that_went_away() {
     top.wait_for("q leave");
     top.master.resize(size(100, 30)).expect("a terminal");
     top.screen.lock().expect("no panic").screen_mut().set_size(30, 100);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while !top.text().lines().nth(29).is_some_and(|line| line.contains("q leave")) {
         assert!(Instant::now() < deadline, "never grew:\n{}", top.text());
         std::thread::sleep(Duration::from_millis(10));
@@ -134,7 +134,7 @@ fn top_shows_and_changes_what_goes_on_and_waits_for_a_daemon_that_went_away() {
 }
 
 #[test]
-fn top_puts_the_terminal_back_at_a_signal_and_reports_what_it_zeroed() {
+fn top_restores_the_terminal_at_a_signal_and_reports_zeroing() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 512, &page.pool("")) else { return };
     let mut top = Top::start(&daemon);
@@ -151,7 +151,7 @@ fn top_puts_the_terminal_back_at_a_signal_and_reports_what_it_zeroed() {
 }
 
 #[test]
-fn top_gives_programs_a_line_per_interval_and_says_when_there_is_no_daemon() {
+fn top_prints_a_line_per_interval_and_a_missing_daemon() {
     let mut daemon = Daemon::start_with(None, "", &["--plain"]);
     let lines = |daemon: &Daemon| -> Vec<serde_json::Value> {
         let mut command = daemon.command(&["top", "--json", "--lines", "2", "--interval", "50ms"]);

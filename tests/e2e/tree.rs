@@ -16,8 +16,8 @@ use linux::{Roots, fuse};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use prezero_tests::daemon::PATIENCE;
-use prezero_tests::user::{NOBODY, as_nobody};
+use prezero_tests::daemon::WAIT_TIMEOUT;
+use prezero_tests::user::{NO_USER, as_other_user};
 use prezero_tests::{Daemon, Page};
 use testkit::child::alone;
 use testkit::skip;
@@ -59,7 +59,7 @@ fn writer(file: &Path, text: &str) -> Child {
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < PATIENCE, "never {what}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "never {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -68,7 +68,7 @@ fn ended(child: &mut Child) -> bool {
     child.try_wait().expect("our own child").is_some()
 }
 
-/// A deputy in the middle of its work, held there by SIGSTOP.
+/// A delegated worker in the middle of its work, held there by SIGSTOP.
 struct Held(Pid);
 
 impl Held {
@@ -80,8 +80,8 @@ impl Held {
             let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline"));
             arguments.is_ok_and(|arguments| arguments.contains("--until-eof"))
         };
-        wait_until("started", || deputies(daemon).iter().any(is_itself));
-        let held = Self(Pid::from_raw(deputies(daemon)[0].cast_signed()));
+        wait_until("started", || delegated_workers(daemon).iter().any(is_itself));
+        let held = Self(Pid::from_raw(delegated_workers(daemon)[0].cast_signed()));
         wait_until("begun", || {
             held.release();
             std::thread::sleep(Duration::from_millis(1));
@@ -95,9 +95,9 @@ impl Held {
         kill(self.0, Signal::SIGCONT).expect("it is alive");
     }
 
-    /// Waits until the daemon has closed its end of what the deputy watches: it will find that when
-    /// it is released.
-    fn wait_until_told(&self, daemon: &Daemon) {
+    /// Waits until the daemon has closed its end of what the delegated worker watches: it will find
+    /// that when it is released.
+    fn wait_until_notified(&self, daemon: &Daemon) {
         let pipe = fs::read_link(format!("/proc/{}/fd/0", self.0)).expect("a pipe");
         wait_until("told to stop", || {
             let fds = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs");
@@ -109,9 +109,9 @@ impl Held {
 /// A writer with some pages zeroed, and more to come.
 fn busy_writer(daemon: &Daemon) -> (Child, Held) {
     let writer = writer(&domain(daemon).join("zeroable_hugepages"), "max");
-    let deputy = Held::begun(daemon);
+    let delegated = Held::begun(daemon);
     assert!(daemon.pool().zeroable_pages > Pages(0), "it has more to do");
-    (writer, deputy)
+    (writer, delegated)
 }
 
 fn mounts(daemon: &Daemon) -> usize {
@@ -139,17 +139,21 @@ fn the_tree_shows_what_status_says() {
 }
 
 #[test]
-fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
+fn interrupted_or_killed_writer_ends_at_once_and_keeps_its_work() {
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let Some(daemon) = daemon(MANY, "") else { return };
         let dir = domain(&daemon);
-        let (mut writer, deputy) = busy_writer(&daemon);
+        let (mut writer, delegated) = busy_writer(&daemon);
         kill(Pid::from_raw(writer.id().cast_signed()), signal).expect("our own child");
-        deputy.wait_until_told(&daemon);
-        deputy.release();
+        delegated.wait_until_notified(&daemon);
+        delegated.release();
         writer.wait().expect("our own child");
         let pool = daemon.pool();
-        assert_eq!(pool.zeroing_pages, Pages(0), "{signal}: its deputy has ended before it");
+        assert_eq!(
+            pool.zeroing_pages,
+            Pages(0),
+            "{signal}: its delegated worker has ended before it"
+        );
         let (zeroed, zeroable) = (pool.ready_pages, pool.zeroable_pages.0);
         assert!(zeroed > Pages(0) && zeroable > Pages(0).0, "{signal}: {pool:?}");
         assert_eq!(zeroed + Pages(zeroable), Pages(MANY), "{signal}: no page is lost");
@@ -162,15 +166,15 @@ fn a_writer_that_is_interrupted_or_killed_ends_at_once_and_its_work_is_kept() {
 #[test]
 fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
     let Some(daemon) = daemon(MANY, "") else { return };
-    let (mut first, deputy) = busy_writer(&daemon);
+    let (mut first, delegated) = busy_writer(&daemon);
     let mut second = writer(&domain(&daemon).join("zeroable_hugepages"), "max");
-    wait_until("both at work", || deputies(&daemon).len() == 2);
+    wait_until("both at work", || delegated_workers(&daemon).len() == 2);
     second.kill().expect("our own child");
     second.wait().expect("our own child");
     assert!(!ended(&mut first), "it is another's");
     first.kill().expect("our own child");
-    deputy.wait_until_told(&daemon);
-    deputy.release();
+    delegated.wait_until_notified(&daemon);
+    delegated.release();
     first.wait().expect("our own child");
     let pool = daemon.pool();
     assert_eq!(
@@ -180,16 +184,16 @@ fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
 }
 
 /// The daemon's child processes.
-pub(crate) fn deputies(daemon: &Daemon) -> Vec<u32> {
+pub(crate) fn delegated_workers(daemon: &Daemon) -> Vec<u32> {
     let pid = daemon.pid();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 #[test]
-fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
+fn killed_writer_ends_even_if_its_worker_does_not_stop() {
     let Some(daemon) = daemon(MANY, "") else { return };
-    let (mut writer, deputy) = busy_writer(&daemon);
+    let (mut writer, delegated) = busy_writer(&daemon);
     writer.kill().expect("our own child");
     let begun = Instant::now();
     wait_until("gone", || {
@@ -198,10 +202,10 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
         stat.contains(") Z ")
     });
     assert!(ended(&mut writer));
-    // Its deputy has a second for the page at hand.
+    // Its delegated worker has a second for the page at hand.
     assert!(begun.elapsed() < Duration::from_secs(5), "it was gone after {:?}", begun.elapsed());
-    deputy.release();
-    wait_until("ended", || deputies(&daemon).is_empty());
+    delegated.release();
+    wait_until("ended", || delegated_workers(&daemon).is_empty());
     let pool = daemon.pool();
     assert_eq!(
         (pool.zeroing_pages, pool.ready_pages + pool.zeroable_pages),
@@ -213,32 +217,34 @@ fn a_killed_writer_is_gone_even_if_its_deputy_does_not_stop() {
 struct LivingWriter {
     thread: Pthread,
     written: mpsc::Receiver<nix::Result<usize>>,
-    /// The thread lives until this is dropped: a deputy does not start for one that has ended.
+    /// The thread lives until this is dropped: a delegated worker does not start for one that has
+    /// ended.
     _life: mpsc::Sender<()>,
 }
 
 impl LivingWriter {
     fn new(path: &Path) -> Self {
         let file = OpenOptions::new().write(true).open(path).expect("it is there");
-        let ((tell, told), (result, written)) = (mpsc::channel(), mpsc::channel());
+        let ((notify, reported), (result, written)) = (mpsc::channel(), mpsc::channel());
         let (life, end) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             linux::sched::set_nice(7).expect("a higher value");
-            tell.send(pthread_self()).expect("it is waited for");
+            notify.send(pthread_self()).expect("it is waited for");
             result.send(nix::unistd::write(&file, b"1\n")).expect("it is waited for");
             end.recv().expect_err("nothing is sent");
         });
-        Self { thread: told.recv().expect("it has begun"), written, _life: life }
+        Self { thread: reported.recv().expect("it has begun"), written, _life: life }
     }
 
-    /// Its deputy, stopped as soon as it is as its writer; `None` if the writer was done before.
-    fn stopped_deputy(&self, daemon: &Daemon) -> Option<Pid> {
+    /// Its delegated worker, stopped as soon as it is as its writer; `None` if the writer was done
+    /// before.
+    fn stopped_worker(&self, daemon: &Daemon) -> Option<Pid> {
         let nice = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.rsplit(") ").next().and_then(|s| s.split(' ').nth(16)) == Some("7")
         };
         loop {
-            if let Some(pid) = deputies(daemon).into_iter().find(nice) {
+            if let Some(pid) = delegated_workers(daemon).into_iter().find(nice) {
                 let pid = Pid::from_raw(pid.cast_signed());
                 return kill(pid, Signal::SIGSTOP).is_ok().then_some(pid);
             }
@@ -251,7 +257,7 @@ impl LivingWriter {
 }
 
 #[test]
-fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
+fn delegated_worker_not_begun_at_its_writers_end_zeroes_nothing() {
     let Some(daemon) = daemon(MANY, "") else { return };
     let path = domain(&daemon).join("zeroable_hugepages");
     let flag = Arc::new(AtomicBool::new(false));
@@ -259,25 +265,28 @@ fn a_deputy_that_had_not_begun_when_its_writer_went_zeroes_nothing() {
     // Stopped between becoming as its writer is and asking for work, or the next one is.
     let caught = (0..50).find_map(|_| {
         let writer = LivingWriter::new(&path);
-        let deputy = writer.stopped_deputy(&daemon)?;
+        let delegated = writer.stopped_worker(&daemon)?;
         let pool = daemon.pool();
         if pool.zeroing_pages == Pages(0) && writer.written.try_recv().is_err() {
-            return Some((writer, deputy, pool.ready_pages));
+            return Some((writer, delegated, pool.ready_pages));
         }
-        kill(deputy, Signal::SIGCONT).ok()?;
+        kill(delegated, Signal::SIGCONT).ok()?;
         writer.written.recv().expect("it ends").expect("it is not interrupted");
         None
     });
-    let (writer, deputy, before) = caught.expect("a deputy that has not begun");
+    let (writer, delegated, before) = caught.expect("a delegated worker that has not begun");
     pthread_kill(writer.thread, Signal::SIGUSR2).expect("it is alive");
-    let written = writer.written.recv_timeout(PATIENCE).expect("it does not wait for its deputy");
+    let written = writer
+        .written
+        .recv_timeout(WAIT_TIMEOUT)
+        .expect("it does not wait for its delegated worker");
     assert_eq!(written, Err(nix::errno::Errno::EINTR));
-    kill(deputy, Signal::SIGCONT).expect("it is stopped");
-    wait_until("ended", || deputies(&daemon).is_empty());
+    kill(delegated, Signal::SIGCONT).expect("it is stopped");
+    wait_until("ended", || delegated_workers(&daemon).is_empty());
     let pool = daemon.pool();
     assert_eq!((pool.zeroing_pages, pool.ready_pages), (Pages(0), before), "in nobody's count");
     fs::write(&path, "1\n").expect("a page");
-    assert_eq!(daemon.pool().ready_pages, before + Pages(1), "other deputies do work");
+    assert_eq!(daemon.pool().ready_pages, before + Pages(1), "other delegated workers do work");
 }
 
 fn denied(result: io::Result<impl Sized>) -> bool {
@@ -295,7 +304,7 @@ fn public_tree() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn who_may_read_and_write_is_said_by_group_and_mode() {
+fn access_is_set_by_group_and_mode() {
     let _alone = alone();
     let file = "node0/hugepages/hugepages-2048kB/zeroable_hugepages";
     let write = |path: &Path| fs::write(path, "1\n");
@@ -309,7 +318,7 @@ fn who_may_read_and_write_is_said_by_group_and_mode() {
         let config = format!("[tree]\npath = {tree:?}\n{config}");
         let Some(daemon) = daemon(2, &config) else { return };
         let path = tree.join(file);
-        as_nobody(|| {
+        as_other_user(|| {
             let (read, written) = (fs::read_to_string(&path), write(&path));
             let as_expected = |may: bool, refused: bool| may != refused;
             as_expected(may_read, denied(read)) && as_expected(may_write, denied(written))
@@ -323,7 +332,7 @@ fn who_may_read_and_write_is_said_by_group_and_mode() {
 }
 
 #[test]
-fn files_of_a_dead_daemon_say_so_and_the_next_one_needs_no_cleaning() {
+fn files_of_a_dead_daemon_fail_and_the_next_one_replaces_them() {
     let Some(mut daemon) = daemon(4, "") else { return };
     let path = domain(&daemon).join("zeroed_hugepages");
     let mut open = File::open(&path).expect("a file");
@@ -340,13 +349,13 @@ fn files_of_a_dead_daemon_say_so_and_the_next_one_needs_no_cleaning() {
 }
 
 #[test]
-fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
+fn stopping_daemon_ends_writers_keeps_their_work_and_unmounts() {
     let Some(mut daemon) = daemon(MANY, "") else { return };
-    let (mut writer, deputy) = busy_writer(&daemon);
+    let (mut writer, delegated) = busy_writer(&daemon);
     kill(Pid::from_raw(daemon.pid().cast_signed()), Signal::SIGTERM).expect("our own child");
     wait_until("unmounted", || mounts(&daemon) == 0);
-    deputy.wait_until_told(&daemon);
-    deputy.release();
+    delegated.wait_until_notified(&daemon);
+    delegated.release();
     daemon.terminate();
     assert!(!writer.wait().expect("our own child").success(), "it was not done");
     assert_eq!(mounts(&daemon), 0);
@@ -357,10 +366,10 @@ fn a_daemon_that_stops_ends_its_writers_keeps_their_work_and_unmounts() {
 }
 
 #[test]
-fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
+fn daemon_without_fuse_reports_it_in_one_line_unless_required() {
     let _alone = alone();
     let (dir, tree) = public_tree();
-    std::os::unix::fs::chown(dir.path(), Some(NOBODY), None).expect("our own directory");
+    std::os::unix::fs::chown(dir.path(), Some(NO_USER), None).expect("our own directory");
     let serve = |tree: &[&str]| {
         let log = dir.path().join("log");
         let mut command = Command::new(prezero_tests::daemon::binary());
@@ -368,7 +377,7 @@ fn a_daemon_without_fuse_says_so_in_one_line_unless_it_must_have_it() {
         command.arg("--socket").arg(dir.path().join("socket"));
         command.arg("--run-dir").arg(dir.path().join("run")).args(tree);
         // Only root may mount, and on some machines only root may open /dev/fuse.
-        std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        std::os::unix::process::CommandExt::uid(&mut command, NO_USER);
         command.stderr(File::create(&log).expect("a log"));
         (command.spawn().expect("the daemon starts"), log)
     };

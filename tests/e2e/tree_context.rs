@@ -8,11 +8,11 @@ use units::Pages;
 use linux::cgroup::{self, Group, Kind};
 use linux::{CpuSet, Roots, sched};
 use prezero_tests::Daemon;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use testkit::child::{alone, fork};
 use testkit::skip;
 
-use crate::tree::{daemon, deputies, domain};
+use crate::tree::{daemon, delegated_workers, domain};
 
 /// A control group of the test's own in every hierarchy; removed when dropped.
 struct Groups {
@@ -62,23 +62,23 @@ fn place(pid: u32, path: &str) -> Option<(String, i32, u32, usize)> {
     let stat = read("stat")?;
     let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let (nice, policy) = (fields[16].parse().ok()?, fields[38].parse().ok()?);
-    let groups = cgroup::of(&Roots::default(), pid).ok()?;
+    let groups = cgroup::of_process(&Roots::default(), pid).ok()?;
     let groups = groups.iter().filter(|group| group.path() == path).count();
     Some((cpus.trim().to_owned(), nice, policy, groups))
 }
 
-fn find_deputy(daemon: &Daemon, path: &str, expected: &(String, i32, u32, usize)) {
+fn find_delegated_worker(daemon: &Daemon, path: &str, expected: &(String, i32, u32, usize)) {
     let begun = Instant::now();
     let mut seen = Vec::new();
     while !seen.iter().any(|place| place == expected) {
-        assert!(begun.elapsed() < PATIENCE, "no deputy is at {expected:?}: {seen:?}");
-        seen.extend(deputies(daemon).into_iter().filter_map(|pid| place(pid, path)));
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "no delegated worker is at {expected:?}: {seen:?}");
+        seen.extend(delegated_workers(daemon).into_iter().filter_map(|pid| place(pid, path)));
         seen.dedup();
     }
 }
 
 #[test]
-fn a_deputy_works_where_and_as_its_writer_runs() {
+fn delegated_worker_runs_in_its_writers_context() {
     let _alone = alone();
     let Some(daemon) = daemon(256, "") else { return };
     let Some(groups) = Groups::make("where") else { return };
@@ -94,7 +94,7 @@ fn a_deputy_works_where_and_as_its_writer_runs() {
     });
     let idle = 5;
     let expected = (one.to_string(), 13, idle, groups.groups.len());
-    find_deputy(&daemon, &groups.path, &expected);
+    find_delegated_worker(&daemon, &groups.path, &expected);
     writer.kill();
     daemon.wait_for("ended", |pool| pool.zeroing_pages == Pages(0));
 }

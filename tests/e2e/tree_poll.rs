@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use units::Pages;
 
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::tree::{daemon, domain};
@@ -26,7 +26,7 @@ fn a_thousand_pollers_are_all_woken_and_read_the_truth() {
     let Some(daemon) = daemon(4, "") else { return };
     let path = domain(&daemon).join("zeroable_hugepages");
     let ready = Barrier::new(POLLERS + 1);
-    let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: WAIT_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     let poller = || {
         let file = File::open(&path).expect("a file");
         assert_eq!(value(&file), 4);
@@ -34,7 +34,7 @@ fn a_thousand_pollers_are_all_woken_and_read_the_truth() {
         // Some look while the page is being zeroed, and are told again when that is over.
         loop {
             let mut fds = [PollFd::new(&file, PollFlags::PRI)];
-            assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "woken in time");
+            assert_eq!(poll(&mut fds, Some(&timeout)), Ok(1), "woken in time");
             assert_eq!(fds[0].revents(), PollFlags::PRI | PollFlags::ERR);
             let now = value(&file);
             assert!(now < 4, "news");

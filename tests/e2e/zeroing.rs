@@ -39,7 +39,7 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
 }
 
 #[test]
-fn so_many_pages_are_whole_blocks_however_many_threads_zero_them() {
+fn zeroed_pages_are_whole_blocks_with_any_number_of_threads() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 16, &page.pool("pages_per_block = 4")) else { return };
     // Of half a block more the half is no block.
@@ -65,11 +65,11 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let hidden =
         client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
-    assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Lingering);
+    assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Draining);
     assert_eq!(daemon.pool().ready_pages, Pages(0));
     drop(hidden);
     daemon.wait_for("zeroable again", |p| {
-        p.lingering_pages == Pages(0) && p.zeroable_pages == Pages(2)
+        p.draining_pages == Pages(0) && p.zeroable_pages == Pages(2)
     });
 }
 

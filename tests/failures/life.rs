@@ -20,12 +20,12 @@ use wire::PoolStatus;
 const PAGE: Page = Page::Mib2;
 const PAGES: u64 = 6;
 /// How long a call may take before it is hung. A loan waits 2 s for its owner's former self.
-const HUNG: Duration = Duration::from_secs(15);
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Where the standard library panics because its new thread finds no memory for its signals' stack:
 /// as if the daemon had been killed then.
 const SIGNAL_STACK: &str = "sys/pal/unix/stack_overflow.rs";
 /// How long is waited for what a failure may well have prevented.
-const SOON: Duration = Duration::from_millis(1500);
+const EFFECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The nth call of one kind, in each thread that makes enough of them.
 #[derive(Debug, Clone, Copy)]
@@ -150,7 +150,7 @@ impl Life {
         let begin = Instant::now();
         self.start_again().map_err(|what| format!("{what}\n{log}"))?;
         let took = begin.elapsed();
-        if took > HUNG {
+        if took > CALL_TIMEOUT {
             return Err(format!("the next daemon took {took:?} to serve"));
         }
         let injected = match failed_calls(&injected) {
@@ -185,16 +185,16 @@ impl Life {
             if self.daemon.has_ended() {
                 return Err(Felt::Refused("it did not start".to_owned()));
             }
-            if begin.elapsed() > HUNG {
+            if begin.elapsed() > CALL_TIMEOUT {
                 return Err(Felt::Harm("it neither serves nor ends".to_owned()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (tell, told) = mpsc::channel();
+        let (notify, reported) = mpsc::channel();
         std::thread::scope(|scope| {
             let daemon = &self.daemon;
-            scope.spawn(move || tell.send(serve(daemon)));
-            let result = told.recv_timeout(HUNG);
+            scope.spawn(move || notify.send(serve(daemon)));
+            let result = reported.recv_timeout(CALL_TIMEOUT);
             if result.is_err() {
                 // Or the thread would wait for ever.
                 daemon.signal(Signal::SIGKILL);
@@ -210,7 +210,7 @@ impl Life {
         }
         let begin = Instant::now();
         while !self.daemon.has_ended() {
-            if begin.elapsed() > HUNG {
+            if begin.elapsed() > CALL_TIMEOUT {
                 self.daemon.kill();
                 return Err("SIGTERM does not end it".to_owned());
             }
@@ -296,7 +296,7 @@ fn soon(daemon: &Daemon, wanted: impl Fn(&PoolStatus) -> bool) -> Result<bool, F
         if status.pools.first().is_some_and(&wanted) {
             return Ok(true);
         }
-        if begin.elapsed() > SOON {
+        if begin.elapsed() > EFFECT_TIMEOUT {
             return Ok(false);
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -337,41 +337,42 @@ fn serve(daemon: &Daemon) -> Result<(), Felt> {
     soon(daemon, |pool| pool.ready_pages >= Pages(4))?;
     let request = LendRequest::new(PAGE.times(3));
     use_it(&borrow(daemon, &request)?, 0x42)?;
-    soon(daemon, |pool| pool.lent_pages + pool.lingering_pages == Pages(0))?;
+    soon(daemon, |pool| pool.lent_pages + pool.draining_pages == Pages(0))?;
     use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
     soon(daemon, |pool| pool.kept_pages == Pages(1))?;
     use_it(&borrow(daemon, &for_owner(300))?, 0x17)?;
     daemon.write_config(&config(2));
     daemon.signal(Signal::SIGHUP);
     soon(daemon, |pool| pool.ready_high == Pages(2))?;
-    Client::connect(daemon.socket())?.give_back(None, None, None)?;
+    Client::connect(daemon.socket())?.release(None, None, None)?;
     let held = Client::connect(daemon.socket())?.lend(&request)?;
     use_it(&held, 0x23)?;
     Ok(())
 }
 
 fn serve_again(daemon: &Daemon) -> Result<(), String> {
-    let told = |felt: Felt| format!("the next daemon: {felt:?}");
+    let reported = |felt: Felt| format!("the next daemon: {felt:?}");
     // It keeps nothing ready; what an owner left goes to it, for no longer. It may have left two
     // loans: where one took too long to be seen as returned, it was lent other memory.
     for _ in 0..PAGES {
-        let loan = borrow(daemon, &for_owner(0)).map_err(told)?;
-        use_it(&loan, 0x17).map_err(told)?;
+        let loan = borrow(daemon, &for_owner(0)).map_err(reported)?;
+        use_it(&loan, 0x17).map_err(reported)?;
         if !loan.is_kept() {
             break;
         }
     }
-    use_it(&borrow(daemon, &LendRequest::new(PAGE.times(2))).map_err(told)?, 0x42).map_err(told)?;
+    use_it(&borrow(daemon, &LendRequest::new(PAGE.times(2))).map_err(reported)?, 0x42)
+        .map_err(reported)?;
     let idle = |p: &PoolStatus| {
-        p.lent_pages + p.lingering_pages + p.zeroing_pages + p.kept_pages == Pages(0)
+        p.lent_pages + p.draining_pages + p.zeroing_pages + p.kept_pages == Pages(0)
     };
     let begin = Instant::now();
-    while !soon(daemon, idle).map_err(told)? {
-        if begin.elapsed() > HUNG {
+    while !soon(daemon, idle).map_err(reported)? {
+        if begin.elapsed() > CALL_TIMEOUT {
             return Err(format!("somebody still has pages: {:?}", daemon.pool()));
         }
     }
-    let given = daemon.client().give_back(None, None, None);
+    let given = daemon.client().release(None, None, None);
     given.map_err(|error| format!("the next daemon: {error}"))?;
     let unknown = daemon.status().unknown_files;
     if unknown != 0 {
@@ -383,7 +384,7 @@ fn serve_again(daemon: &Daemon) -> Result<(), String> {
         if free == PAGES && pool.blocks == 0 {
             return Ok(());
         }
-        if begin.elapsed() > HUNG {
+        if begin.elapsed() > CALL_TIMEOUT {
             return Err(format!("{free} of {PAGES} pages came back: {pool:?}"));
         }
         std::thread::sleep(Duration::from_millis(2));

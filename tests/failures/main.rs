@@ -43,7 +43,7 @@ fn failures(life: &mut Life) -> Vec<Failure> {
 }
 
 #[test]
-fn whatever_system_call_fails_no_page_is_lost_and_the_next_daemon_serves() {
+fn failing_system_call_loses_no_page_and_the_next_daemon_serves() {
     let _alone = alone();
     let Some(mut life) = Life::can_be().then(Life::new).flatten() else { return };
     let mut failures = failures(&mut life);

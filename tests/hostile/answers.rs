@@ -70,7 +70,7 @@ fn many_loans(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-fn long_answers_hold_up_nobody_but_who_asks() {
+fn long_answers_delay_only_their_caller() {
     let ready = "max = 600\nready_low = 560\nready_high = 600\n";
     let pool = POOL.replace("max = 8\nready_low = 6\nready_high = 8\n", ready);
     let Some(mut stage) = Stage::set(640, &format!("{pool}{WORKERS}")) else { return };
@@ -112,7 +112,7 @@ fn watch_and_read(scene: &mut Scene<'_>) -> Got {
     Ok(if reports > crowd.len() { "its reports" } else { "a report each" }.to_owned())
 }
 
-pub(crate) fn watches_of_one_user_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn watches_of_one_user_delay_no_other_user(stage: &mut Stage) {
     Attack::new("1000 watches that are read", User::Borrower, watch_and_read)
         .windows_of(Duration::from_millis(500))
         .run(stage);
@@ -151,6 +151,6 @@ fn watch_oddly(scene: &mut Scene<'_>) -> Got {
     Ok("nothing, BadValue".to_owned())
 }
 
-pub(crate) fn odd_watches_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn odd_watches_delay_no_user(stage: &mut Stage) {
     Attack::new("watches with odd times", User::Borrower, watch_oddly).run(stage);
 }

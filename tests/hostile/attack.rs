@@ -23,16 +23,16 @@ use crate::users::User;
 use crate::victim::{LEND, STATUS, Victim};
 
 /// How long one look lasts, quiet or attacked.
-const WINDOW: Duration = Duration::from_millis(250);
+const WINDOW_PERIOD: Duration = Duration::from_millis(250);
 /// The bound for a call with an attack, as a multiple of the time without.
 const TIMES: f64 = 5.0;
 /// Below this nothing is judged: what the kernel does for attackers, it does in its own time.
-const NOISE: Duration = Duration::from_millis(20);
+const MIN_JUDGED_PERIOD: Duration = Duration::from_millis(20);
 /// Slow calls are measured again: an attack is slow each time, the machine's other work only
 /// sometimes.
-const LOOKS: usize = 4;
+const MAX_TRIES: usize = 4;
 /// An attacker has to end so soon after it is over.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The pool that most attacks are about: its own workers make pages ready as fast as they can.
 pub(crate) const POOL: &str =
@@ -69,7 +69,17 @@ impl<'a> Attack<'a> {
         let victims = vec![LEND, STATUS];
         let (name, act, place) = (name.into(), Box::new(act), Location::caller());
         let (throttled, control) = (None, None);
-        Self { name, by, attackers: 1, victims, window: WINDOW, throttled, act, control, place }
+        Self {
+            name,
+            by,
+            attackers: 1,
+            victims,
+            window: WINDOW_PERIOD,
+            throttled,
+            act,
+            control,
+            place,
+        }
     }
 
     /// By this number of processes.
@@ -112,14 +122,14 @@ impl<'a> Attack<'a> {
             return;
         }
         if let Err(harm) = self.judge(stage) {
-            stage.note(format!("{}: {harm}", self.name));
+            stage.record(format!("{}: {harm}", self.name));
         }
     }
 
     fn judge(&self, stage: &mut Stage) -> Got {
         for victim in self.victims.iter().filter(|victim| stage.quiet(victim).is_none()) {
             // A first use grows the daemon's memory once and for all.
-            let first = victim.watch(&stage.daemon, WINDOW / 5).took();
+            let first = victim.watch(&stage.daemon, WINDOW_PERIOD / 5).took();
             first.map_err(|harm| format!("before any attack: {harm}"))?;
         }
         stage.remember();
@@ -127,7 +137,7 @@ impl<'a> Attack<'a> {
         let mut look = 1;
         let times = loop {
             let times = self.look(stage, look, &mut got)?;
-            if look == LOOKS || times.iter().all(Times::is_fair) {
+            if look == MAX_TRIES || times.iter().all(Times::is_fair) {
                 break times;
             }
             look += 1;
@@ -143,7 +153,7 @@ impl<'a> Attack<'a> {
             return Err("a victim made no call".to_owned());
         }
         if !times.iter().all(Times::is_fair) {
-            return Err(format!("it slowed others down, {LOOKS} times in a row: {noticed}"));
+            return Err(format!("it slowed others down, {MAX_TRIES} times in a row: {noticed}"));
         }
         if left.is_nothing() { Ok(got) } else { Err(format!("it left {left}")) }
     }
@@ -155,7 +165,9 @@ impl<'a> Attack<'a> {
         look: usize,
         got: &mut Vec<String>,
     ) -> Result<Vec<Times>, String> {
-        let known = |victim: &Victim| stage.quiet(victim).is_some_and(|q| Times::p99(q) < NOISE);
+        let known = |victim: &Victim| {
+            stage.quiet(victim).is_some_and(|q| Times::p99(q) < MIN_JUDGED_PERIOD)
+        };
         // A measurement stays true while the machine's other work is the same.
         if look > 1 || !self.victims.iter().all(known) {
             for (victim, took) in self.victims.iter().zip(self.watch(&stage.daemon)) {
@@ -245,7 +257,7 @@ impl Attacker {
 
     fn got(self) -> Got {
         let mut polled = [rustix::event::PollFd::new(&self.report, rustix::event::PollFlags::IN)];
-        let left = PATIENCE.saturating_sub(self.begun.elapsed());
+        let left = STOP_TIMEOUT.saturating_sub(self.begun.elapsed());
         let left = rustix::event::Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
             tv_nsec: left.subsec_nanos().into(),
@@ -282,7 +294,8 @@ impl Times {
     }
 
     fn is_fair(&self) -> bool {
-        Self::p99(&self.attacked) <= Self::p99(&self.quiet).mul_f64(self.times).max(NOISE)
+        Self::p99(&self.attacked)
+            <= Self::p99(&self.quiet).mul_f64(self.times).max(MIN_JUDGED_PERIOD)
     }
 
     fn text(&self) -> String {

@@ -70,7 +70,7 @@ fn cut_each(scene: &mut Scene<'_>, keep: bool) -> Got {
 }
 
 #[test]
-fn cutting_punching_and_growing_costs_nobody_anything() {
+fn cutting_punching_and_growing_costs_others_nothing() {
     for recycle in ["fresh", "in-place"] {
         // One pool of the attacker's shape, one for victims that want a page.
         let config = format!(
@@ -148,7 +148,7 @@ fn lease_and_return(scene: &mut Scene<'_>, owner: bool) -> Got {
     Ok(format!("F_SETLEASE: {got}"))
 }
 
-pub(crate) fn a_lease_on_a_returned_file_holds_up_nobody(stage: &mut Stage) {
+pub(crate) fn lease_on_a_returned_file_delays_no_user(stage: &mut Stage) {
     for owner in [false, true] {
         let named = if owner { ", owned" } else { "" };
         let name = format!("F_SETLEASE on a returned file, {}{named}", stage.recycle);
@@ -225,7 +225,7 @@ fn hold_inode_locks(scene: &mut Scene<'_>, owner: bool) -> Got {
 }
 
 #[test]
-fn an_inode_lock_of_a_borrowers_holds_up_nobody() {
+fn borrowers_inode_lock_delays_no_other_user() {
     let Some(mut stage) = Stage::set(432, &format!("{POOL}{WORKERS}")) else { return };
     for owner in [false, true] {
         let named = if owner { ", owned" } else { "" };
@@ -253,10 +253,10 @@ fn take_locks(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
     scene.wait();
     drop(held);
-    Ok("flock, fcntl: ok, heeded by nobody".to_owned())
+    Ok("flock, fcntl: ok, applied by nobody".to_owned())
 }
 
-pub(crate) fn locks_on_returned_files_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn locks_on_returned_files_delay_no_user(stage: &mut Stage) {
     let name = format!("flock and fcntl locks, {}", stage.recycle);
     Attack::new(name, User::Borrower, take_locks).run(stage);
 }

@@ -7,9 +7,9 @@ use linux::Roots;
 use linux::cgroup::{self, Group, Kind};
 use testkit::skip;
 
-const PERIOD: Duration = Duration::from_secs(1);
+const QUOTA_PERIOD: Duration = Duration::from_secs(1);
 /// The least that the kernel grants.
-const QUOTA: Duration = Duration::from_millis(1);
+const MIN_QUOTA_PERIOD: Duration = Duration::from_millis(1);
 
 /// The group, in the hierarchy that bounds CPU time; removed when dropped.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Throttled {
         for group in groups.into_iter().filter(|g| matches!(g.kind(), Kind::V2 | Kind::V1Cpu)) {
             group.create().expect("root may");
             let throttled = Self(group);
-            if throttled.0.limit_cpu(64 * PERIOD, PERIOD).expect("root may") {
+            if throttled.0.limit_cpu(64 * QUOTA_PERIOD, QUOTA_PERIOD).expect("root may") {
                 return Some(throttled);
             }
         }
@@ -38,8 +38,8 @@ impl Throttled {
 
     /// Lets go of all that are in it, so that they can end; or takes hold of them again.
     pub(crate) fn release(&self, free: bool) {
-        let quota = if free { 64 * PERIOD } else { QUOTA };
-        self.0.limit_cpu(quota, PERIOD).expect("root may");
+        let quota = if free { 64 * QUOTA_PERIOD } else { MIN_QUOTA_PERIOD };
+        self.0.limit_cpu(quota, QUOTA_PERIOD).expect("root may");
     }
 }
 

@@ -15,7 +15,7 @@ use crate::stage::Stage;
 use crate::users::User;
 
 /// Time enough to end a thread, and to take a table of its own.
-const A_MOMENT: Duration = Duration::from_millis(100);
+const THREAD_END_PERIOD: Duration = Duration::from_millis(100);
 
 fn sleep_for_ever() -> ! {
     loop {
@@ -30,7 +30,7 @@ fn without_a_first_thread(scene: &Scene<'_>, ready: &Ready) -> ! {
         scope.spawn(|| {
             let memory = loan.map().expect("a mapping");
             memory.fill(0..memory.len(), 1);
-            std::thread::sleep(A_MOMENT);
+            std::thread::sleep(THREAD_END_PERIOD);
             ready.signal();
             sleep_for_ever()
         });
@@ -49,11 +49,11 @@ fn with_descriptors_of_a_threads_own(scene: &Scene<'_>, ready: &Ready) -> ! {
         scope.spawn(|| {
             // SAFETY: the call takes a number; this thread's descriptors are those from before.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "nothing forbids it");
-            std::thread::sleep(A_MOMENT);
+            std::thread::sleep(THREAD_END_PERIOD);
             ready.signal();
             sleep_for_ever()
         });
-        std::thread::sleep(A_MOMENT / 2);
+        std::thread::sleep(THREAD_END_PERIOD / 2);
         for number in numbers {
             // SAFETY: this table's copies; the owners use those of the other table, if any.
             unsafe { libc::close(number) };

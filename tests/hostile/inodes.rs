@@ -115,7 +115,7 @@ fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
         let known: Pages = pools
             .map(|pool| {
                 let free = pool.ready_pages + pool.zeroable_pages + pool.zeroing_pages;
-                free + pool.lent_pages + pool.lingering_pages + pool.kept_pages
+                free + pool.lent_pages + pool.draining_pages + pool.kept_pages
             })
             .sum();
         let kernel = crate::stage::Kernel::now();
@@ -190,7 +190,7 @@ fn grow(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
 }
 
 #[test]
-fn pages_behind_the_end_never_reach_a_grown_loan_where_pins_are_not_seen() {
+fn pages_behind_the_end_never_reach_grown_loans_without_pins() {
     let grown = Victim { what: "Lend of a grown block", user: User::Victim, act: grow };
     let pool = "[[pool]]\npage_size = \"2M\"\nmax = 1\nready_low = 1\nready_high = 1\n";
     let config = format!("{pool}recycle = \"in-place\"\n{WORKERS}");
@@ -252,15 +252,15 @@ fn watch_returned(scene: &mut Scene<'_>) -> Got {
         std::thread::sleep(Duration::from_millis(1));
     }
     scene.set_up();
-    let mut told = 0;
+    let mut reported = 0;
     while !scene.over() {
         // A read event is reported again.
-        told += events(&watcher).0;
+        reported += events(&watcher).0;
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(sleepers);
-    if told > 0 {
-        return Err(format!("{told} events of others' loans"));
+    if reported > 0 {
+        return Err(format!("{reported} events of others' loans"));
     }
     Ok(format!("{} watchers of nothing", copies.len() * 8))
 }
@@ -311,7 +311,7 @@ fn watch_its_own(scene: &mut Scene<'_>) -> Got {
 
 /// Two attacks: as many loans as one process can make, and ten a second, by which each wake-up on
 /// the serving thread shows: 120,000 watchers take it 10 ms.
-pub(crate) fn watches_of_loans_hold_up_nobody_more_than_watches_of_any_file(stage: &mut Stage) {
+pub(crate) fn watches_of_loans_delay_no_user_more_than_of_any_file(stage: &mut Stage) {
     let name = format!("inotify over loans held by memory, {}", stage.recycle);
     let often = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, Duration::ZERO, 8);
     Attack::new(name, User::Borrower, often)
@@ -329,7 +329,7 @@ pub(crate) fn watches_of_loans_hold_up_nobody_more_than_watches_of_any_file(stag
         .run(stage);
 }
 
-pub(crate) fn watches_of_blocks_tell_of_no_others_loan_and_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn watches_of_blocks_show_no_other_loan_and_delay_no_user(stage: &mut Stage) {
     let name = format!("inotify over the return, {}", stage.recycle);
     Attack::new(name, User::Borrower, watch_returned).run(stage);
 }

@@ -26,9 +26,9 @@ fn settles(daemon: &Daemon, before: Kernel) -> Result<(), String> {
     let begun = Instant::now();
     loop {
         let pool = daemon.pool();
-        let held = pool.lent_pages + pool.lingering_pages + pool.zeroing_pages;
+        let held = pool.lent_pages + pool.draining_pages + pool.zeroing_pages;
         if held == Pages(0) {
-            daemon.client().give_back(None, None, None).expect("everything back");
+            daemon.client().release(None, None, None).expect("everything back");
             if Kernel::now() == before {
                 return Ok(());
             }
@@ -48,7 +48,7 @@ fn run(daemon: &Daemon, program: &[&str]) -> Command {
 }
 
 #[test]
-fn programs_under_the_shim_leave_no_page_and_no_promise_however_they_end() {
+fn programs_under_the_shim_leave_no_page_or_promise_at_any_end() {
     let _alone = alone();
     let wanted = [(Page::Mib2.size(), Some(Node(0)), PAGES)];
     let Some(pages) = hugepages::reserve_all(&wanted) else { return };

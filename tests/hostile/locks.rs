@@ -69,7 +69,7 @@ fn read_locks(scene: &mut Scene<'_>) -> Got {
     Ok("the list".to_owned())
 }
 
-fn readers_of_all_locks_hold_up_nobody(stage: &mut Stage) {
+fn readers_of_all_locks_delay_no_user(stage: &mut Stage) {
     Attack::new("SCHED_IDLE readers of /proc/locks", User::Stranger, read_locks)
         .windows_of(Duration::from_secs(1))
         .run(stage);
@@ -88,7 +88,7 @@ fn open_counts(scene: &mut Scene<'_>) -> Got {
     Ok("the counts".to_owned())
 }
 
-fn readers_of_the_kernels_counts_hold_up_nobody(stage: &mut Stage) {
+fn readers_of_the_kernels_counts_delay_no_user(stage: &mut Stage) {
     Attack::new("SCHED_IDLE readers of the kernel's counts", User::Stranger, open_counts)
         .windows_of(Duration::from_secs(1))
         .run(stage);
@@ -114,7 +114,7 @@ fn change_the_fifo(scene: &mut Scene<'_>) -> Got {
     Ok("EPERM".to_owned())
 }
 
-fn refused_changes_of_an_ended_lease_hold_up_nobody(stage: &mut Stage) {
+fn refused_changes_of_an_ended_lease_delay_no_user(stage: &mut Stage) {
     Attack::new("SCHED_IDLE chmod of an ended lease", User::Borrower, change_the_fifo)
         .windows_of(Duration::from_secs(1))
         .run(stage);
@@ -145,7 +145,7 @@ fn read_locks_beside_leases(scene: &mut Scene<'_>) -> Got {
     Ok("F_SETLEASE: ok".to_owned())
 }
 
-fn readers_of_all_locks_beside_leases_hold_up_nobody(stage: &mut Stage) {
+fn readers_of_all_locks_beside_leases_delay_no_user(stage: &mut Stage) {
     let name = "SCHED_IDLE readers of /proc/locks beside leases on files";
     Attack::new(name, User::Borrower, read_locks_beside_leases)
         .windows_of(Duration::from_secs(1))
@@ -203,16 +203,16 @@ fn pipes_of_leases_hold_up_no_start() {
 }
 
 #[test]
-fn locks_of_the_kernels_that_anybody_can_stretch_hold_up_nobody() {
+fn kernel_locks_that_any_process_can_stretch_delay_no_user() {
     let Some(mut stage) = Stage::usual("auto") else { return };
-    readers_of_all_locks_hold_up_nobody(&mut stage);
-    readers_of_all_locks_beside_leases_hold_up_nobody(&mut stage);
-    refused_changes_of_an_ended_lease_hold_up_nobody(&mut stage);
+    readers_of_all_locks_delay_no_user(&mut stage);
+    readers_of_all_locks_beside_leases_delay_no_user(&mut stage);
+    refused_changes_of_an_ended_lease_delay_no_user(&mut stage);
 }
 
 /// Not at each change: now and then, on two busy CPUs, a call takes 15 to 50 ms beside these.
 #[test]
-fn short_locks_of_sysfs_hold_up_nobody() {
+fn short_sysfs_locks_delay_no_user() {
     let Some(mut stage) = Stage::usual("auto") else { return };
-    readers_of_the_kernels_counts_hold_up_nobody(&mut stage);
+    readers_of_the_kernels_counts_delay_no_user(&mut stage);
 }

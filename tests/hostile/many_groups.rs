@@ -27,7 +27,7 @@ fn supply(daemon: &Daemon) -> Result<Duration, String> {
 }
 
 /// The growth of the daemon's memory allowed under an attack: it has 10 MiB, and at most 20.
-const MOST_GROWTH_KIB: u64 = 10 << 10;
+const MAX_GROWTH_KIB: u64 = 10 << 10;
 
 /// What an attack makes the daemon take: harm if it is more than others can spare.
 #[derive(Debug)]
@@ -37,13 +37,13 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    pub(crate) fn of(daemon: &Daemon) -> Self {
+    pub(crate) fn new(daemon: &Daemon) -> Self {
         let pid = daemon.pid();
         Self { pid, before_kib: process::resident_kib(pid) }
     }
 
     pub(crate) fn judge(&self) -> Result<(), String> {
-        self.within(MOST_GROWTH_KIB)
+        self.within(MAX_GROWTH_KIB)
     }
 
     pub(crate) fn within(&self, most_kib: u64) -> Result<(), String> {
@@ -76,7 +76,7 @@ fn knock(scene: &mut Scene<'_>) -> Got {
     Ok("refused".to_owned())
 }
 
-pub(crate) fn strangers_of_many_groups_that_knock_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn connecting_strangers_of_many_groups_delay_no_user(stage: &mut Stage) {
     Attack::new("connections of 65,536 groups", User::StrangerOfManyGroups, knock)
         .also(SUPPLY)
         .run(stage);
@@ -84,7 +84,7 @@ pub(crate) fn strangers_of_many_groups_that_knock_hold_up_nobody(stage: &mut Sta
 
 /// Keeps as many connections as it may.
 fn keep_connections(scene: &mut Scene<'_>) -> Got {
-    let growth = Growth::of(scene.daemon);
+    let growth = Growth::new(scene.daemon);
     let mut client = scene.client();
     client.status().map_err(|error| format!("a member by its primary group: {error}"))?;
     let kept: Vec<_> =

@@ -72,7 +72,7 @@ pub(crate) fn changing_the_mode_between_return_and_proof_opens_nothing(stage: &m
         // Once the change is noticed, the block is unused until it is taken back for good. From the
         // moment when its owner is root only root can change its mode, in all later states.
         if stage.daemon.log().contains("was changed while it was taken away") {
-            stage.note("a file's mode was changed after its owner was".to_owned());
+            stage.record("a file's mode was changed after its owner was".to_owned());
         }
     }
 }
@@ -167,13 +167,13 @@ fn look_through(reference: Reference) -> Got {
         }
         Reference::Mapping(memory) => {
             memory.read(0, &mut seen);
-            "its own content, which lingers".to_owned()
+            "its own content, which is draining".to_owned()
         }
         Reference::Fork(child) => {
             child.kill();
-            "a block that lingers".to_owned()
+            "a block that is draining".to_owned()
         }
-        Reference::Queue { .. } | Reference::Nothing => "a block that lingers".to_owned(),
+        Reference::Queue { .. } | Reference::Nothing => "a block that is draining".to_owned(),
         Reference::Pipe(out, into) => {
             drop(into);
             std::fs::File::from(out).read_exact(&mut seen).expect("a page in the pipe");

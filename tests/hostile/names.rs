@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use client::LendRequest;
 use prezero_tests::Daemon;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use serde_json::{Value, json};
 use testkit::child::alone;
 use units::{Bytes, Pages};
@@ -31,7 +31,7 @@ fn daemon(pages: u64) -> Daemon {
 
 fn connect(daemon: &Daemon) -> UnixStream {
     let stream = UnixStream::connect(daemon.agent_socket()).expect("root may");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -43,7 +43,7 @@ fn whole(name: &str, pages: u64) -> Value {
 fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     let mut stream = connect(daemon);
     stream.write_all(&message("agent.Lend", &whole(name, LARGE))).expect("it listens");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIMEOUT;
     loop {
         let listed = daemon.agent().loans(name).expect("a list");
         if let [loan] = &listed[..] {
@@ -74,14 +74,14 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
                 "the loan of round {round} is made to its end"
             );
         }
-        daemon.wait_for("given back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+        daemon.wait_for("given back", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
         // It stays absent later, and its name is free.
         std::thread::sleep(Duration::from_millis(500));
         assert!(daemon.agent().loans("").expect("a list").is_empty());
         let mut next = connect(&daemon);
         let answer = call(&mut next, "agent.Lend", &whole(&name, 1));
         assert!(error_of(&answer).starts_with("granted"), "{answer:?}");
-        daemon.agent().give_back(name.parse().expect("a name")).expect("it is lent");
+        daemon.agent().release(name.parse().expect("a name")).expect("it is lent");
     }
 }
 
@@ -98,7 +98,7 @@ fn an_agent_that_has_said_all_and_reads_gets_its_loan() {
 }
 
 #[test]
-fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
+fn tenant_with_waiting_loans_delays_no_other_tenant() {
     const LOANS: usize = 8;
     let _alone = alone();
     let daemon = daemon(SMALL);
@@ -112,10 +112,7 @@ fn a_tenant_whose_loans_wait_holds_up_no_other_tenant() {
         .map(|nth| {
             let lent = daemon.agent().lend(&owned(nth)).expect("a loan");
             let file = std::fs::File::open(lent.loan.path).expect("root may");
-            daemon
-                .agent()
-                .give_back(owned(nth).name().expect("a name").clone())
-                .expect("it is lent");
+            daemon.agent().release(owned(nth).name().expect("a name").clone()).expect("it is lent");
             file
         })
         .collect();

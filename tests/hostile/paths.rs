@@ -23,9 +23,9 @@ use crate::attack::say;
 use crate::users::User;
 
 /// A start, or its refusal, takes less.
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// What follows the first socket of a start takes less.
-const A_START: Duration = Duration::from_secs(3);
+const SOCKETS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A directory of root's and one of a stranger's, in which a link leads to the former.
 struct Trap {
@@ -86,13 +86,13 @@ fn prezero(words: &[&str], paths: &[(&str, &Path)]) -> Command {
 /// Runs it until it ends, or serves and does not end; its exit code and what it said.
 fn outcome(command: &mut Command, serves: &Path) -> (Option<i32>, String) {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
-    let mut end_by = Instant::now() + PATIENCE;
+    let mut end_by = Instant::now() + START_TIMEOUT;
     let mut has_served = false;
     while Instant::now() < end_by && child.try_wait().expect("our child").is_none() {
         // The tree comes after its socket.
         if !has_served && serves.exists() {
             has_served = true;
-            end_by = Instant::now() + A_START;
+            end_by = Instant::now() + SOCKETS_TIMEOUT;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -182,7 +182,7 @@ fn sockets_have_their_modes_without_a_change_by_name() {
         }
     };
     let mode = |path: &Path| fs::symlink_metadata(path).map(|is| is.permissions().mode() & 0o777);
-    while mode(&metrics).ok() != Some(0o666) && begun.elapsed() < PATIENCE {
+    while mode(&metrics).ok() != Some(0o666) && begun.elapsed() < START_TIMEOUT {
         std::thread::sleep(Duration::from_millis(5));
     }
     let modes = [&socket, &metrics, &at("socket.agent")].map(|path| mode(path).ok());

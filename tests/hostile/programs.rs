@@ -102,10 +102,10 @@ fn run_programs(scene: &mut Scene<'_>) -> Got {
     if warned > MAX_WARNINGS {
         return Err(format!("{warned} warnings in the log"));
     }
-    Ok(format!("{running} programs, and blocks that linger"))
+    Ok(format!("{running} programs, and blocks that are draining"))
 }
 
-pub(crate) fn programs_in_returned_blocks_hold_up_nobody_and_fill_no_log(stage: &mut Stage) {
+pub(crate) fn programs_in_returned_blocks_delay_no_user_and_fill_no_log(stage: &mut Stage) {
     let name = format!("programs run from returned blocks, {}", stage.recycle);
     Attack::new(name, User::Borrower, run_programs).run(stage);
 }

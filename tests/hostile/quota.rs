@@ -88,7 +88,7 @@ fn keep_for_ever(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-fn many_calls_and_content_kept_for_ever_get_no_more_than_the_quota() {
+fn many_calls_and_endless_kept_content_stay_within_the_quota() {
     let act = |daemon: &prezero_tests::Daemon| {
         let lent = lent_to(daemon, User::Borrower);
         if lent > 2 {
@@ -140,17 +140,17 @@ pub(crate) fn numbers_without_bound_are_refused(stage: &mut Stage) {
 
 /// An empty call.
 pub(crate) const NOTHING: Victim =
-    Victim { what: "GiveBack of nothing", user: User::Root, act: give_nothing };
+    Victim { what: "Release of nothing", user: User::Root, act: give_nothing };
 
 fn give_nothing(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
     let given = Client::connect(daemon.socket())
-        .and_then(|mut client| client.give_back(None, None, Some(Pages(0))));
+        .and_then(|mut client| client.release(None, None, Some(Pages(0))));
     let took = clock.stop();
-    given.map(|_| took).map_err(|error| format!("GiveBack: {error}"))
+    given.map(|_| took).map_err(|error| format!("Release: {error}"))
 }
 
-/// Loans of unmapped holes: each is a file, a lease and a descriptor of the daemon's.
+/// Loans of unmapped unbacked parts: each is a file, a lease and a descriptor of the daemon's.
 fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
     const WANTED: usize = 2000;
     as_many_as_can_be();
@@ -179,7 +179,9 @@ fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-fn loans_that_nobody_maps_are_bounded() {
+fn unmapped_loans_are_bounded() {
     let Some(mut stage) = Stage::set(640, &format!("{POOL}{WORKERS}")) else { return };
-    Attack::new("loans of holes", User::Borrower, loans_of_nothing).only(NOTHING).run(&mut stage);
+    Attack::new("loans of unbacked parts", User::Borrower, loans_of_nothing)
+        .only(NOTHING)
+        .run(&mut stage);
 }

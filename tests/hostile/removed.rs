@@ -39,7 +39,7 @@ fn printed(run_dir: &Path) -> String {
 }
 
 #[test]
-fn content_of_a_removed_user_is_gone_after_the_printed_command() {
+fn printed_command_removes_content_of_a_removed_user() {
     let _alone = alone();
     let pool = Page::Mib2.pool("max = 8\n[workers]\nmax = 0");
     let config = format!("lend_group = \"{LEND_GROUP}\"\n{pool}");

@@ -27,9 +27,9 @@ use crate::users::User;
 use crate::victim::{Clock, Victim};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer may take beside a flood of connections.
-const MAX_SCRAPE: Duration = Duration::from_secs(1);
+const MAX_SCRAPE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where metrics are served. One place of each kind for all: only one test at a time has a daemon.
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +69,8 @@ impl At {
         };
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("a socket");
-        let patience = Some(PATIENCE);
-        set_socket_timeout(&socket, Timeout::Recv, patience).expect("a good time");
+        let timeout = Some(SCRAPE_TIMEOUT);
+        set_socket_timeout(&socket, Timeout::Recv, timeout).expect("a good time");
         socket
     }
 
@@ -103,11 +103,11 @@ fn scrape(daemon: &Daemon, at: At) -> Result<Duration, String> {
     }
 }
 
-/// A scrape beside a flood of connections: whole, and within [`MAX_SCRAPE`]. Prometheus waits 10 s
-/// by default. Its time is not compared with that of a quiet machine.
+/// A scrape beside a flood of connections: whole, and within [`MAX_SCRAPE_PERIOD`]. Prometheus
+/// waits 10 s by default. Its time is not compared with that of a quiet machine.
 fn whole_scrape(daemon: &Daemon, at: At) -> Result<Duration, String> {
     let took = scrape(daemon, at)?;
-    if took > MAX_SCRAPE {
+    if took > MAX_SCRAPE_PERIOD {
         return Err(format!("a scrape took {took:?}"));
     }
     Ok(Duration::ZERO)
@@ -277,7 +277,7 @@ fn attacks(stage: &mut Stage, at: At, scrapers: &[Victim], served: &[Victim]) {
 }
 
 #[test]
-fn those_who_scrape_by_a_path_hold_up_nobody() {
+fn scrapers_by_path_delay_no_user() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Path.text());
     let Some(mut stage) = Stage::set(16, &config) else { return };
     // Every user may connect there, and who may connect may read.
@@ -294,7 +294,7 @@ fn those_who_scrape_by_a_path_hold_up_nobody() {
 }
 
 #[test]
-fn those_who_scrape_by_an_address_hold_up_nobody() {
+fn scrapers_by_address_delay_no_user() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Port.text());
     let Some(mut stage) = Stage::set(16, &config) else { return };
     let served = served(whole_scrape_by_port);

@@ -24,7 +24,7 @@ use crate::stage::Stage;
 use crate::users::User;
 
 /// The most descriptors in one message (`SCM_MAX_FD`).
-pub(crate) const MOST: usize = 253;
+pub(crate) const MAX_FDS: usize = 253;
 
 /// Sends bytes with descriptors.
 pub(crate) fn send_descriptors(
@@ -32,9 +32,9 @@ pub(crate) fn send_descriptors(
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> rustix::io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "at most {MOST} descriptors");
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "at most {MAX_FDS} descriptors");
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }
@@ -43,7 +43,7 @@ pub(crate) fn send_descriptors(
 pub(crate) fn receive(socket: &UnixStream) -> (Value, Vec<OwnedFd>) {
     let (mut answer, mut fds) = (Vec::new(), Vec::new());
     while answer.last() != Some(&0) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; 4096];
         let flags = RecvFlags::CMSG_CLOEXEC;
@@ -97,7 +97,7 @@ fn flood_with_descriptors(scene: &mut Scene<'_>) -> Got {
     as_many_as_can_be();
     let stream = scene.socket().expect("everybody may connect");
     let null = std::fs::File::open("/dev/null").expect("there is one");
-    let fds = [null.as_fd(); MOST];
+    let fds = [null.as_fd(); MAX_FDS];
     let (mut sent, mut refused) = (0, String::new());
     for round in 0..400 {
         match send_descriptors(&stream, b"[", &fds) {
@@ -116,7 +116,7 @@ fn flood_with_descriptors(scene: &mut Scene<'_>) -> Got {
     Ok(most.to_owned())
 }
 
-pub(crate) fn descriptors_in_an_unfinished_message_are_nobodys_shortage(stage: &mut Stage) {
+pub(crate) fn descriptors_in_an_unfinished_message_cause_no_shortage(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("descriptors in an unfinished message, {}", user.name());
         Attack::new(name, user, flood_with_descriptors).run(stage);
@@ -125,21 +125,21 @@ pub(crate) fn descriptors_in_an_unfinished_message_are_nobodys_shortage(stage: &
 
 fn idle_crowd(scene: &mut Scene<'_>, wanted: usize) -> Got {
     // What one user may have where there are descriptors enough; a stranger may have none.
-    const MOST: usize = 1024;
+    const MAX_FDS: usize = 1024;
     let crowd = crowd(scene, wanted);
     scene.set_up();
     scene.wait();
     let begun = Instant::now();
-    while hung_up(&crowd) + MOST < wanted {
+    while hung_up(&crowd) + MAX_FDS < wanted {
         if begun.elapsed() > Duration::from_secs(10) {
             return Err(format!("only {} of {wanted} are hung up on", hung_up(&crowd)));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(format!("all but {MOST} of {wanted} at least hung up on"))
+    Ok(format!("all but {MAX_FDS} of {wanted} at least hung up on"))
 }
 
-pub(crate) fn idle_crowds_lock_nobody_out(stage: &mut Stage) {
+pub(crate) fn idle_crowds_lock_no_user_out(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("4200 idle connections of a {}", user.name());
         Attack::new(name, user, |scene| idle_crowd(scene, 4200)).run(stage);
@@ -189,7 +189,7 @@ pub(crate) fn ask_and_never_read(
     "its answers, unread".to_owned()
 }
 
-pub(crate) fn those_who_do_not_read_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn peers_that_do_not_read_delay_no_user(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("400 deaf pipelining connections of a {}", user.name());
         let attack = Attack::new(name, user, |scene| deaf_crowd(scene, 400));
@@ -214,16 +214,16 @@ fn ask_for_ever(scene: &mut Scene<'_>) -> Got {
     Ok(if got > 0 { "its answers".to_owned() } else { "hung up on".to_owned() })
 }
 
-pub(crate) fn those_who_ask_for_ever_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn endless_callers_delay_no_other_user(stage: &mut Stage) {
     Attack::new("pipelining without end", User::Borrower, ask_for_ever).run(stage);
 }
 
 /// Calls that wait for pages, while blocks are held that were returned.
-fn linger_and_wait(scene: &mut Scene<'_>) -> Got {
-    const LINGERING: u64 = 100;
+fn drain_and_wait(scene: &mut Scene<'_>) -> Got {
+    const DRAINING_BLOCKS: u64 = 100;
     as_many_as_can_be();
     let mut held = Vec::new();
-    for _ in 0..LINGERING {
+    for _ in 0..DRAINING_BLOCKS {
         let loan = scene.borrow(|request| request.single = false);
         let memory = loan.map().expect("lent memory");
         memory.fill(0..1, 1);
@@ -247,10 +247,10 @@ fn linger_and_wait(scene: &mut Scene<'_>) -> Got {
 }
 
 #[test]
-fn waiting_for_lingering_blocks_holds_up_nobody() {
+fn waiting_for_draining_blocks_delays_no_user() {
     let config = format!("{}{WORKERS}", POOL.replace("max = 8", "max = 128"));
-    let attack = Attack::new("100 lingering blocks, 150 waiting loans", User::Borrower, |scene| {
-        linger_and_wait(scene)
+    let attack = Attack::new("100 draining blocks, 150 waiting loans", User::Borrower, |scene| {
+        drain_and_wait(scene)
     });
     let Some(mut stage) = Stage::set(140, &config) else { return };
     attack.windows_of(Duration::from_millis(500)).run(&mut stage);
@@ -290,7 +290,7 @@ fn odd_sockets(scene: &mut Scene<'_>) -> Got {
     Ok("nothing".to_owned())
 }
 
-pub(crate) fn half_closed_and_oversized_sockets_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn half_closed_and_oversized_sockets_delay_no_user(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower] {
         let name = format!("half-closed, huge and self-sent sockets of a {}", user.name());
         Attack::new(name, user, odd_sockets).run(stage);
@@ -310,7 +310,7 @@ fn lend_and_die(scene: &mut Scene<'_>) -> Got {
     Ok("loans that nobody took".to_owned())
 }
 
-pub(crate) fn answers_that_nobody_takes_return_what_they_lent(stage: &mut Stage) {
+pub(crate) fn unread_answers_return_their_loans(stage: &mut Stage) {
     Attack::new("loans whose answer nobody reads", User::Borrower, lend_and_die).run(stage);
 }
 
@@ -333,7 +333,7 @@ fn watch_without_rights(scene: &mut Scene<'_>) -> Got {
     Ok(if read == 0 { "hung up on".to_owned() } else { "NotPermitted".to_owned() })
 }
 
-pub(crate) fn a_stranger_is_told_nothing(stage: &mut Stage) {
+pub(crate) fn stranger_learns_nothing(stage: &mut Stage) {
     Attack::new("Watch without rights", User::Stranger, watch_without_rights).run(stage);
     let all = |scene: &mut Scene<'_>| {
         scene.set_up();
@@ -342,7 +342,7 @@ pub(crate) fn a_stranger_is_told_nothing(stage: &mut Stage) {
             ("Lend", json!({ "bytes": 2 << 20 })),
             ("TakeZeroing", json!({})),
             ("FinishZeroing", json!({ "job": 1, "pages_done": 1 })),
-            ("GiveBack", json!({})),
+            ("Release", json!({})),
             (
                 "Configure",
                 json!({ "change":
@@ -395,7 +395,7 @@ fn watch_and_not_read(scene: &mut Scene<'_>) -> Got {
     Ok("its reports, unread".to_owned())
 }
 
-pub(crate) fn watches_that_nobody_reads_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn unread_watches_delay_no_user(stage: &mut Stage) {
     Attack::new("300 unread watches", User::Borrower, watch_and_not_read).run(stage);
 }
 
@@ -443,7 +443,7 @@ fn wake_many(scene: &mut Scene<'_>) -> Got {
 }
 
 /// The same sockets, watched before they are connected: hanging up wakes the watchers.
-fn knock_with_many(scene: &mut Scene<'_>) -> Got {
+fn connect_with_many_groups(scene: &mut Scene<'_>) -> Got {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
     };
@@ -462,7 +462,7 @@ fn knock_with_many(scene: &mut Scene<'_>) -> Got {
     Ok(if refused < sockets { "hung up on" } else { "refused" }.to_owned())
 }
 
-pub(crate) fn a_socket_that_wakes_many_holds_up_nobody(stage: &mut Stage) {
+pub(crate) fn socket_that_wakes_many_delays_no_user(stage: &mut Stage) {
     Attack::new("epoll watchers of one socket", User::Borrower, wake_many).run(stage);
-    Attack::new("watched sockets that knock", User::Stranger, knock_with_many).run(stage);
+    Attack::new("watched sockets that knock", User::Stranger, connect_with_many_groups).run(stage);
 }

@@ -21,7 +21,7 @@ use crate::users::{LEND_GROUP, ZERO_GROUP};
 use crate::victim::Victim;
 
 /// The time limit for pages on their way back.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Memory of the daemon that an attack may leave it with: its malloc's, which it uses again.
 const LEFT_KIB: i64 = 4 << 10;
 
@@ -106,7 +106,7 @@ impl Stage {
     }
 
     /// Harm that an attack did: the others go on.
-    pub(crate) fn note(&mut self, harm: String) {
+    pub(crate) fn record(&mut self, harm: String) {
         eprintln!("{harm}");
         self.harm.push(harm);
     }
@@ -156,7 +156,7 @@ impl Stage {
                 if done() {
                     return true;
                 }
-                if begun.elapsed() > PATIENCE {
+                if begun.elapsed() > RETURN_TIMEOUT {
                     return false;
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -170,7 +170,7 @@ impl Stage {
         let quiet = soon(&|| {
             let status = self.daemon.status();
             let held = status.pools.iter().map(|pool| {
-                pool.lent_pages + pool.lingering_pages + pool.zeroing_pages + pool.kept_pages
+                pool.lent_pages + pool.draining_pages + pool.zeroing_pages + pool.kept_pages
             });
             let quiet = status.workers == 0 && held.sum::<Pages>() == Pages(0);
             seen.replace(Some(status));
@@ -186,7 +186,7 @@ impl Stage {
         soon(&|| memory() <= LEFT_KIB);
         let descriptors = signed(self.descriptors() as u64, self.descriptors as u64).max(0);
         let memory_kib = memory();
-        self.daemon.client().give_back(None, None, None).expect("everything back");
+        self.daemon.client().release(None, None, None).expect("everything back");
         let files = self.files();
         soon(&|| Kernel::now() == self.kernel);
         let (now, before) = (Kernel::now(), self.kernel);

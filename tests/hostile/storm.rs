@@ -137,7 +137,7 @@ fn rage(daemon: &mut Daemon, seed: u64, lasts: Duration) -> Storm {
 }
 
 #[test]
-fn a_storm_of_clients_and_kills_mixes_up_no_byte_and_loses_no_page() {
+fn storm_of_clients_and_kills_mixes_no_byte_and_loses_no_page() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let lasts = Duration::from_secs(number("PREZERO_HOSTILE_STORM_SECONDS").unwrap_or(25));
     let seed = number("PREZERO_TEST_SEED").unwrap_or(7);

@@ -182,7 +182,7 @@ fn watch_what_was_lent(scene: &mut Scene<'_>) -> Got {
     Ok(got.join(", "))
 }
 
-pub(crate) fn notices_and_faults_of_returned_blocks_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn notices_and_faults_of_returned_blocks_delay_no_user(stage: &mut Stage) {
     let name = format!("userfaultfd and fanotify on a returned block, {}", stage.recycle);
     Attack::new(name, User::Borrower, watch_what_was_lent).run(stage);
 }
@@ -203,7 +203,7 @@ fn pretend_to_be_root(scene: &mut Scene<'_>) -> Got {
     let answers = [
         scene.client().status().map(|_| ()),
         scene.client().lend(&LendRequest::new(Page::Mib2.times(1))).map(drop),
-        scene.client().give_back(None, None, None).map(|_| ()),
+        scene.client().release(None, None, None).map(|_| ()),
     ];
     scene.wait();
     if answers.iter().any(Result::is_ok) {

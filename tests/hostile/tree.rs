@@ -76,7 +76,7 @@ fn stat_storm(scene: &mut Scene<'_>) -> Got {
     Ok("what everybody may see".to_owned())
 }
 
-pub(crate) fn looks_at_the_tree_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn reads_of_the_tree_delay_no_user(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
@@ -103,7 +103,7 @@ fn wake_many(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} watchers of one file", copies.len() * 8))
 }
 
-pub(crate) fn a_file_of_the_tree_that_wakes_many_holds_up_nobody(stage: &mut Stage) {
+pub(crate) fn tree_file_that_wakes_many_delays_no_user(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
@@ -189,7 +189,7 @@ fn writers_without_cpu_time_hold_up_no_other_user() {
     if !has_fuse() {
         return;
     }
-    // A block for each deputy of the attacker's, and some for the others.
+    // A block for each delegated worker of the attacker's, and some for the others.
     let config = config().replace("max = 8", "max = 24");
     let Some(mut stage) = Stage::set(32, &config) else { return };
     let Some(group) = Throttled::make() else { return };

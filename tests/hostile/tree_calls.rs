@@ -68,7 +68,7 @@ fn refused(got: Got) -> Got {
     }
 }
 
-pub(crate) fn refused_ioctls_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn refused_ioctls_delay_no_user(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
@@ -76,7 +76,7 @@ pub(crate) fn refused_ioctls_hold_up_nobody(stage: &mut Stage) {
     Attack::new("refused ioctls by 8 threads", User::Stranger, eight).also(LOOK).run(stage);
 }
 
-pub(crate) fn refused_ioctls_of_many_groups_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn refused_ioctls_of_many_groups_delay_no_user(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
@@ -121,7 +121,7 @@ fn query_beside_hogs(scene: &mut Scene<'_>) -> Got {
     got
 }
 
-pub(crate) fn queries_beside_those_who_hold_sysfs_hold_up_nobody(stage: &mut Stage) {
+pub(crate) fn queries_beside_holders_of_sysfs_delay_no_user(stage: &mut Stage) {
     if !has_fuse() {
         return;
     }
@@ -148,7 +148,7 @@ pub(crate) fn queries_open_no_file(stage: &mut Stage) {
     })();
     match opened {
         Ok(0) => {}
-        Ok(_) => stage.note("QUERY opened a file of sysfs".to_owned()),
-        Err(error) => stage.note(format!("who opens files of sysfs cannot be seen: {error}")),
+        Ok(_) => stage.record("QUERY opened a file of sysfs".to_owned()),
+        Err(error) => stage.record(format!("who opens files of sysfs cannot be seen: {error}")),
     }
 }

@@ -27,7 +27,7 @@ fn no_more_files(error: &io::Error) -> bool {
 /// Opens 15,000 files of the tree, reads each, and waits for news of each where it is to.
 fn hold_files(scene: &mut Scene<'_>, is_polled: bool) -> Got {
     as_many_as_can_be();
-    let growth = Growth::of(scene.daemon);
+    let growth = Growth::new(scene.daemon);
     let path = domain(scene.daemon).join("zeroed_hugepages");
     let set = create(CreateFlags::CLOEXEC).expect("a set");
     let mut held = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn open_files_of_the_tree_are_bounded_by_user(stage: &mut Stage) {
 /// Has files of the tree without opening them: the kernel keeps their inodes.
 fn hold_paths(scene: &mut Scene<'_>) -> Got {
     as_many_as_can_be();
-    let growth = Growth::of(scene.daemon);
+    let growth = Growth::new(scene.daemon);
     let path = domain(scene.daemon).join("zeroed_hugepages");
     let open = |_| rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
     let mut held: Vec<_> = (0..30_000).map_while(open).collect();

@@ -11,7 +11,7 @@ pub(crate) const ZERO_GROUP: u32 = 65_522;
 pub(crate) const AGENT_GROUP: u32 = 65_523;
 
 /// Groups from here on are outside the configuration.
-const NOBODYS_GROUPS: u32 = 1_000_000;
+const UNUSED_GROUPS: u32 = 1_000_000;
 
 /// A user by what it may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl User {
             Self::Stranger => Vec::new(),
             // The most that a process may have (NGROUPS_MAX).
             Self::StrangerOfManyGroups | Self::BorrowerOfManyGroups => {
-                (NOBODYS_GROUPS..).take(65_536).collect()
+                (UNUSED_GROUPS..).take(65_536).collect()
             }
             Self::Borrower | Self::Victim => vec![LEND_GROUP],
             Self::Zeroer | Self::Operator => vec![ZERO_GROUP, LEND_GROUP],

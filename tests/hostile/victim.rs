@@ -18,9 +18,9 @@ use crate::users::User;
 pub(crate) const SECRET: u8 = 0x5E;
 
 /// Between two calls: 250 a second are a busy client.
-const PAUSE: Duration = Duration::from_millis(4);
+const CALL_INTERVAL: Duration = Duration::from_millis(4);
 /// A call that takes longer is hung.
-const HUNG: Duration = Duration::from_secs(25);
+const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Something that a victim does again and again; its error is harm.
 pub(crate) type Act = fn(&Daemon) -> Result<Duration, String>;
@@ -87,7 +87,7 @@ impl Clock {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
         let serves = |thread: &PathBuf| {
             let name = std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
-            matches!(name.trim(), "prezero" | "door" | "metrics")
+            matches!(name.trim(), "prezero" | "acceptor" | "metrics")
         };
         let serving = threads.flatten().map(|thread| thread.path()).filter(serves);
         let waits = [PathBuf::from("/proc/thread-self")].into_iter().chain(serving);
@@ -170,7 +170,7 @@ impl Victim {
                         break;
                     }
                 }
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(CALL_INTERVAL);
             }
             // 16 bytes a call, 250 calls a second: no more than a pipe holds.
             rustix::io::write(&answer, text.as_bytes()).expect("the test reads");
@@ -185,7 +185,7 @@ impl Watched {
     pub(crate) fn took(self) -> Result<Vec<Duration>, String> {
         let Self { victim, child, report, begun } = self;
         let mut polled = [rustix::event::PollFd::new(&report, rustix::event::PollFlags::IN)];
-        let left = HUNG.saturating_sub(begun.elapsed());
+        let left = CALL_TIMEOUT.saturating_sub(begun.elapsed());
         let left = rustix::event::Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
             tv_nsec: left.subsec_nanos().into(),

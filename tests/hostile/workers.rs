@@ -38,7 +38,7 @@ struct Worker(UnixStream);
 type Job = (u64, BlockFile, OwnedFd);
 
 impl Worker {
-    fn of(scene: &Scene<'_>) -> Self {
+    fn new(scene: &Scene<'_>) -> Self {
         Self(scene.socket().expect("everybody may connect"))
     }
 
@@ -78,7 +78,7 @@ enum Hold {
 
 /// Zeroes as it should, but keeps something.
 fn keep_something(scene: &mut Scene<'_>, pin: bool) -> Got {
-    let mut worker = Worker::of(scene);
+    let mut worker = Worker::new(scene);
     let (mut held, mut states) = (Vec::new(), Vec::new());
     scene.set_up();
     while !scene.over() {
@@ -129,8 +129,8 @@ fn keep_something(scene: &mut Scene<'_>, pin: bool) -> Got {
 }
 
 /// Reports what it has not zeroed, or has no memory.
-fn lie(scene: &mut Scene<'_>, holes: bool) -> Got {
-    let mut worker = Worker::of(scene);
+fn lie(scene: &mut Scene<'_>, unbacked: bool) -> Got {
+    let mut worker = Worker::new(scene);
     let mut states = Vec::new();
     scene.set_up();
     while !scene.over() {
@@ -145,7 +145,7 @@ fn lie(scene: &mut Scene<'_>, holes: bool) -> Got {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        if holes {
+        if unbacked {
             // As much memory as there ought to be, but elsewhere.
             let _ = file.set_len(4 * PAGE).and_then(|()| file.allocate(2 * PAGE, PAGE));
         } else if file.allocate(0, PAGE).is_ok() {
@@ -162,7 +162,7 @@ fn lie(scene: &mut Scene<'_>, holes: bool) -> Got {
 }
 
 #[test]
-fn what_a_worker_keeps_pins_and_says_reaches_no_borrower() {
+fn kept_pins_and_reports_of_a_worker_reach_no_borrower() {
     for recycle in ["fresh", "in-place"] {
         let Some(mut stage) = Stage::set(24, &alone_at_work(recycle)) else { return };
         for (what, pin) in [("O_PATH", false), ("vmsplice", true)] {
@@ -170,9 +170,9 @@ fn what_a_worker_keeps_pins_and_says_reaches_no_borrower() {
             let attack = Attack::new(name, User::Zeroer, |scene| keep_something(scene, pin));
             attack.run(&mut stage);
         }
-        for (what, holes) in [("garbage", false), ("holes", true)] {
+        for (what, unbacked) in [("garbage", false), ("unbacked parts", true)] {
             let name = format!("worker reports {what}, {recycle}");
-            Attack::new(name, User::Zeroer, |scene| lie(scene, holes)).run(&mut stage);
+            Attack::new(name, User::Zeroer, |scene| lie(scene, unbacked)).run(&mut stage);
         }
     }
 }
@@ -204,7 +204,7 @@ fn hoard_jobs(scene: &mut Scene<'_>) -> Got {
     let mut held = Vec::new();
     scene.set_up();
     while !scene.over() {
-        if let Ok(Some(job)) = Worker::of(scene).take() {
+        if let Ok(Some(job)) = Worker::new(scene).take() {
             held.push(job);
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -212,7 +212,7 @@ fn hoard_jobs(scene: &mut Scene<'_>) -> Got {
     Ok(if held.is_empty() { "NotPermitted or nothing to zero" } else { "jobs" }.to_owned())
 }
 
-pub(crate) fn hoarded_jobs_keep_nobody_from_borrowing(stage: &mut Stage) {
+pub(crate) fn hoarded_jobs_keep_no_user_from_borrowing(stage: &mut Stage) {
     Attack::new("jobs that nobody does", User::Zeroer, hoard_jobs).run(stage);
 }
 

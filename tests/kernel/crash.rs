@@ -4,7 +4,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
@@ -20,7 +20,7 @@ fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     let Some(daemon) = support::daemon(page, 192, "") else { return };
     let mut zero = daemon.command(&["zero", "max"]);
     let mut worker = zero.stdout(Stdio::null()).spawn().expect("prezero runs");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while kernel(page, 0).ready.0 < 4 {
         assert!(Instant::now() < deadline, "zeroing never began");
         std::thread::sleep(Duration::from_millis(1));
@@ -76,7 +76,7 @@ fn a_borrower_outlives_the_daemon_and_zeroed_pages_too() {
 }
 
 #[test]
-fn a_loan_that_ends_while_the_daemon_is_down_is_freed_at_its_next_start() {
+fn loan_that_ends_without_a_daemon_is_freed_at_the_next_start() {
     let page = Page::Mib2;
     let Some(mut daemon) = support::daemon(page, 4, "") else { return };
     daemon.zero("max");

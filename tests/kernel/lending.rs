@@ -33,7 +33,10 @@ fn a_loan_takes_zeroed_pages_and_clears_none() {
         daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == Pages(pages));
         assert_eq!(daemon.kernel_free(page), pages);
         let counters = daemon.status().counters;
-        assert_eq!((counters.hit_bytes, counters.miss_bytes), (page.times(pages), Bytes(0)));
+        assert_eq!(
+            (counters.lent_ready_bytes, counters.lent_unbacked_bytes),
+            (page.times(pages), Bytes(0))
+        );
     }
 }
 
@@ -54,7 +57,7 @@ fn the_lend_verb_runs_a_command_on_it() {
 }
 
 #[test]
-fn what_is_not_zeroed_is_a_hole_that_the_client_fills() {
+fn unzeroed_part_is_unbacked_and_filled_by_the_client() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 8, "") else { return };
     daemon.zero("3");
@@ -62,7 +65,7 @@ fn what_is_not_zeroed_is_a_hole_that_the_client_fills() {
     let loan = daemon.lend(page, 6);
     assert_eq!((loan.bytes(), loan.ready_bytes()), (page.times(6), page.times(3)));
     assert_eq!(kernel(page, 0).misses.0, before.misses.0, "the daemon clears nothing");
-    assert_eq!(daemon.kernel_free(page), 5, "the hole takes pages when it is touched");
+    assert_eq!(daemon.kernel_free(page), 5, "the unbacked part takes pages when it is touched");
     let memory = loan.map().expect("a mapping");
     assert_zero(&memory);
     soil(&memory, 1);
@@ -83,7 +86,7 @@ fn the_daemon_leaves_the_last_pages_to_others() {
 }
 
 #[test]
-fn former_content_is_nobodys() {
+fn former_content_is_unreadable() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 4, "") else { return };
     for round in 1..4 {
@@ -103,9 +106,10 @@ fn a_mapping_outlives_its_lease_and_so_do_its_pages() {
     daemon.zero("2");
     let memory = daemon.lend(page, 4).map().expect("a mapping");
     soil(&memory, 9);
-    // On a kernel that shows no descriptor it lingers nowhere: its pages are free when it is gone.
-    let lingers = |blocks| blocks == u64::from(support::shows_descriptors(&daemon));
-    daemon.wait_for("returned", |p| p.lent_pages == Pages(0) && lingers(p.blocks));
+    // On a kernel that shows no descriptor it is draining nowhere: its pages are free when it is
+    // gone.
+    let draining = |blocks| blocks == u64::from(support::shows_descriptors(&daemon));
+    daemon.wait_for("returned", |p| p.lent_pages == Pages(0) && draining(p.blocks));
     assert_soiled(&memory, 9);
     assert_eq!(daemon.kernel_free(page), 0);
     drop(memory);
@@ -161,7 +165,7 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
         return None;
     }
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_always("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (page.size(), Some(Node(node)), pages));

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use linux::Roots;
 use linux::kernel::Device;
 use prezero_tests::Page;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use units::{Domain, Node, Pages};
 use wire::PoolChange;
 
 use super::support::{self, Program, kernel};
 
 #[test]
-fn own_workers_fill_to_the_high_threshold_and_again_after_a_program_took_pages() {
+fn own_workers_fill_to_high_and_again_after_pages_were_taken() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 32, "ready_low = 8\nready_high = 12") else { return };
     daemon.wait_for("filled to high", |p| p.ready_pages == Pages(12));
@@ -31,7 +31,7 @@ fn own_workers_fill_to_the_high_threshold_and_again_after_a_program_took_pages()
 }
 
 #[test]
-fn what_the_kernel_tells_is_not_waited_for() {
+fn kernel_events_are_not_polled_for() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 32, "ready_low = 12\nready_high = 12") else { return };
     daemon.wait_for("filled", |p| p.ready_pages == Pages(12));
@@ -40,7 +40,7 @@ fn what_the_kernel_tells_is_not_waited_for() {
     std::fs::write(low, "1").expect("a number of pages");
     let program = Program::take(page, 6);
     // Without asking the daemon, which would look because it is asked.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while kernel(page, 0).ready.0 < 12 {
         assert!(Instant::now() < deadline, "never refilled: {:?}\n{}", daemon.pool(), daemon.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -99,7 +99,7 @@ fn the_workers_cpu_time_is_their_cgroups() {
     };
     daemon.client().configure(change).expect("a threshold");
     // Without asking the daemon, which would have to answer.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while kernel(page, 0).ready.0 < pages {
         assert!(Instant::now() < deadline, "never filled: {:?}\n{}", daemon.pool(), daemon.log());
         std::thread::sleep(Duration::from_millis(20));
@@ -116,7 +116,7 @@ fn the_workers_cpu_time_is_their_cgroups() {
 }
 
 #[test]
-fn max_bounds_what_is_kept_zero_and_lent() {
+fn max_bounds_zeroed_and_lent() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 16, "max = 6\nready_high = 4") else { return };
     daemon.wait_for("filled", |p| p.ready_pages == Pages(4));

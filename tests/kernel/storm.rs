@@ -28,9 +28,9 @@ const BORROWERS: usize = 6;
 /// Deaths of each kind of mortal.
 const KILLS: u64 = 10;
 /// All of them die within it, under emulation with every checker on.
-const LONGEST: Duration = Duration::from_secs(1200);
+const STORM_TIMEOUT: Duration = Duration::from_secs(1200);
 /// Within it everything is back where it was.
-const SETTLED: Duration = Duration::from_secs(120);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Who died how often while at work.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ fn rage(daemon: &mut Daemon, random: &mut StdRng, crowd: &mut Crowd, kills: u64)
     let mut zeroer = Zeroer::default();
     let begun = Instant::now();
     while deaths.least() < kills {
-        assert!(begun.elapsed() < LONGEST, "only {deaths:?} in {LONGEST:?}, {seen:?}");
+        assert!(begun.elapsed() < STORM_TIMEOUT, "only {deaths:?} in {STORM_TIMEOUT:?}, {seen:?}");
         let socket = daemon.socket();
         crowd.fill(BORROWERS, |borrower| {
             borrower.live(&socket, |_, loan, memory| drop((loan, memory)));
@@ -160,13 +160,13 @@ fn settle(daemon: &Daemon) {
         }
         let log = daemon.log();
         let tail = &log[log.len().saturating_sub(4000)..];
-        assert!(begun.elapsed() < SETTLED, "not back: {counts:?}, {pool:?}\n{tail}");
+        assert!(begun.elapsed() < SETTLE_TIMEOUT, "not back: {counts:?}, {pool:?}\n{tail}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn a_storm_of_mortals_leaves_no_page_and_no_foreign_byte() {
+fn storm_of_mortals_loses_no_page_and_leaks_no_byte() {
     let _alone = child::alone();
     if !support::has_series() {
         return;

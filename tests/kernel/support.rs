@@ -6,14 +6,14 @@ use client::Mapping;
 use linux::kernel::{Device, Support, offer};
 use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};
-use testkit::{hugepages, skip_for_ever};
+use testkit::{hugepages, skip_always};
 use units::{Counts, Domain, Node};
 
 /// Whether this kernel has the series; if not, that is a counted skip.
 pub(crate) fn has_series() -> bool {
     let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
     if offer.effective() == Support::Stock {
-        skip_for_ever("this kernel lacks the series");
+        skip_always("this kernel lacks the series");
         return false;
     }
     true

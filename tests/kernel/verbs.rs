@@ -10,7 +10,7 @@ use linux::Roots;
 use linux::kernel::{Support, offer};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use prezero_tests::daemon::{PATIENCE, binary};
+use prezero_tests::daemon::{WAIT_TIMEOUT, binary};
 use prezero_tests::{Daemon, Page};
 use serde_json::Value;
 use testkit::hugepages;
@@ -29,7 +29,7 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
+fn serve_picks_the_kernels_pool_and_stock_on_request() {
     let page = Page::Mib2;
     if !support::has_series() {
         return;
@@ -48,10 +48,10 @@ fn serve_picks_the_kernels_pool_by_itself_and_stock_if_told() {
 }
 
 #[test]
-fn a_forced_provider_that_is_not_there_is_one_line_and_exit_code_6() {
+fn missing_forced_provider_is_one_line_and_exit_code_6() {
     let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
     if offer.effective() > Support::Stock {
-        testkit::skip_for_ever("this kernel has the series");
+        testkit::skip_always("this kernel has the series");
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");
@@ -108,7 +108,7 @@ fn status_says_what_the_kernel_says() {
 }
 
 #[test]
-fn zero_n_pages_zeroes_exactly_so_many_where_they_are() {
+fn zero_n_pages_zeroes_exactly_n_where_they_are() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 12, "pages_per_block = 4") else { return };
     let output = run(daemon.command(&["zero", "5", "--json"]));
@@ -130,7 +130,7 @@ fn zero_n_pages_zeroes_exactly_so_many_where_they_are() {
 fn interrupt(daemon: &Daemon, arguments: &[&str], begun: impl Fn() -> bool) -> (Value, i32) {
     let mut zero = daemon.command(&[&["zero", "--json"], arguments].concat());
     let child = zero.stdout(Stdio::piped()).spawn().expect("prezero runs");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while !begun() {
         assert!(Instant::now() < deadline, "zeroing never began");
         std::thread::sleep(Duration::from_millis(1));
@@ -205,11 +205,11 @@ fn watch_reports_pages_that_others_zero() {
 }
 
 #[test]
-fn give_back_has_nothing_to_give() {
+fn release_has_nothing_to_release() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 4, "") else { return };
     daemon.zero("max");
-    let output = run(daemon.command(&["give-back", "--json"]));
+    let output = run(daemon.command(&["release", "--json"]));
     assert_eq!((output.status.code(), &json(&output)["bytes"]), (Some(0), &0.into()));
     assert_eq!(kernel(page, 0).ready.0, 4, "they are the kernel's and stay zero");
 }

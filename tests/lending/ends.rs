@@ -23,20 +23,20 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_mapping() {
     assert!(loans.len() == 1 && loans[0].lease == id, "{loans:?}");
     drop(memory);
     daemon.wait_for("returned", |pool| {
-        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+        pool.lent_pages == Pages(0) && pool.draining_pages == Pages(0)
     });
     assert!(daemon.status().loans.is_empty());
 }
 
 #[test]
-fn a_loan_held_by_its_memory_that_nobody_mapped_ends_with_its_lease() {
+fn unmapped_loan_held_by_memory_ends_with_its_lease() {
     let _alone = alone();
     let daemon = daemon("max = 1", "");
     ready(&daemon, 1);
     let by_memory = LendRequest { hold: Hold::Memory, ..one_file(1) };
     drop(daemon.client().lend(&by_memory).expect("a loan"));
     daemon.wait_for("returned", |pool| {
-        pool.lent_pages == Pages(0) && pool.lingering_pages == Pages(0)
+        pool.lent_pages == Pages(0) && pool.draining_pages == Pages(0)
     });
     // Its page is there for the next one, which is told so at once, and for one that waits.
     let loan = daemon.client().lend(&by_memory).expect("a loan");
@@ -52,7 +52,7 @@ fn a_loan_held_by_its_memory_that_nobody_mapped_ends_with_its_lease() {
 }
 
 #[test]
-fn a_report_says_who_has_a_loan_until_it_ends() {
+fn loan_status_has_its_borrower_until_it_ends() {
     let _alone = alone();
     let mut daemon = daemon("max = 3", "");
     ready(&daemon, 1);
@@ -61,7 +61,7 @@ fn a_report_says_who_has_a_loan_until_it_ends() {
     let [lent] = &loans[..] else { panic!("{loans:?}") };
     assert_eq!((lent.lease, lent.uid, lent.account), (loan.id(), Uid(0), Uid(0)));
     assert_eq!(
-        (lent.pages, lent.ready_pages + lent.hole_pages, lent.grown_pages),
+        (lent.pages, lent.ready_pages + lent.unbacked_pages, lent.grown_pages),
         (Pages(2), Pages(2), Pages(0))
     );
     assert_eq!(lent.ready_pages * PAGE.size().bytes(), Pages(loan.ready_bytes().0));
@@ -85,7 +85,7 @@ fn a_report_says_who_has_a_loan_until_it_ends() {
 }
 
 #[test]
-fn what_a_file_has_grown_by_counts_against_its_users_quota() {
+fn growth_of_a_file_counts_against_its_users_quota() {
     let _alone = alone();
     let daemon = daemon("max = 8", "quota_of = { 0 = \"6M\" }");
     ready(&daemon, 3);
@@ -99,14 +99,13 @@ fn what_a_file_has_grown_by_counts_against_its_users_quota() {
     let length = PAGE.times(3).0;
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length).expect("room");
     // It is looked up a moment later.
-    let deadline = std::time::Instant::now() + prezero_tests::daemon::PATIENCE;
+    let deadline = std::time::Instant::now() + prezero_tests::daemon::WAIT_TIMEOUT;
     let refused = loop {
         match daemon.client().lend(&one_file(1)) {
             Ok(loan) => {
                 drop(loan);
-                daemon.wait_for("returned", |pool| {
-                    pool.lent_pages + pool.lingering_pages == Pages(2)
-                });
+                daemon
+                    .wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(2));
             }
             Err(Error::Refused(refused)) => break refused,
             Err(other) => panic!("{other}"),
@@ -119,12 +118,12 @@ fn what_a_file_has_grown_by_counts_against_its_users_quota() {
     );
     assert_eq!(daemon.status().loans[0].grown_pages, Pages(1));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
     daemon.client().lend(&one_file(3)).expect("all of its quota");
 }
 
 #[test]
-fn a_revoked_loan_is_gone_for_whoever_has_it() {
+fn revoked_loan_is_lost_to_all_its_holders() {
     let _alone = alone();
     let daemon = daemon("max = 4\npages_per_block = 2", "");
     ready(&daemon, 4);
@@ -137,17 +136,17 @@ fn a_revoked_loan_is_gone_for_whoever_has_it() {
     let status = daemon.status();
     let pool = &status.pools[0];
     assert!(
-        status.loans.is_empty() && pool.lent_pages + pool.lingering_pages == Pages(0),
+        status.loans.is_empty() && pool.lent_pages + pool.draining_pages == Pages(0),
         "{status:?}"
     );
     assert_eq!((pool.blocks, pool.ready_pages), (1, Pages(2)), "the other block is as it was");
-    // What lingers of one that has ended is revoked as well, by the same number.
+    // What is draining of one that has ended is revoked as well, by the same number.
     let loan = daemon.client().lend(&one_file(2)).expect("a loan");
     let (id, memory) = (loan.id(), loan.map().expect("a mapping"));
     drop(loan);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(2));
+    daemon.wait_for("draining", |pool| pool.draining_pages == Pages(2));
     assert_eq!(daemon.client().revoke(LeaseId(id.0)).expect("root may"), PAGE.times(2));
-    assert_eq!(daemon.pool().lingering_pages, Pages(0));
+    assert_eq!(daemon.pool().draining_pages, Pages(0));
     drop(memory);
 }
 
@@ -162,9 +161,9 @@ fn a_killed_daemons_loans_are_the_next_ones() {
     drop(dropped);
     daemon.launch();
     daemon.wait_for("one is back", |pool| {
-        pool.lent_pages == Pages(1) && pool.lingering_pages == Pages(0)
+        pool.lent_pages == Pages(1) && pool.draining_pages == Pages(0)
     });
     assert_eq!(daemon.status().loans[0].lease, kept.id());
     drop(kept);
-    daemon.wait_for("both are back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("both are back", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }

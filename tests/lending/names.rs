@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use client::{LendRequest, LoanName};
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::refused::agent_refusal;
 use units::{Bytes, Pages, Uid};
 use wire::agent::AgentError;
@@ -27,7 +27,7 @@ fn names(daemon: &Daemon) -> Vec<String> {
 }
 
 #[test]
-fn of_two_calls_for_one_name_one_makes_the_loan_and_the_other_finds_it() {
+fn two_calls_for_one_name_make_one_loan() {
     let _alone = alone();
     let daemon = daemon("max = 300", "");
     let lend = || daemon.agent().lend(&whole("a/x", LARGE)).expect("a loan");
@@ -53,9 +53,9 @@ fn a_loan_that_is_being_made_is_listed_and_a_return_ends_it() {
             if let Some(loan) = daemon.agent().loans("a/").expect("a list").pop() {
                 break loan;
             }
-            assert!(begun.elapsed() < PATIENCE, "it was never made");
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "it was never made");
         };
-        daemon.agent().give_back(named("a/x")).expect("it is listed");
+        daemon.agent().release(named("a/x")).expect("it is listed");
         match lent.join().expect("no panic") {
             Err(Error::AgentRefused(AgentError::Failed { what })) => {
                 assert!(listed.pending && listed.path.is_empty(), "{listed:?}");
@@ -67,7 +67,7 @@ fn a_loan_that_is_being_made_is_listed_and_a_return_ends_it() {
         }
     });
     assert!(names(&daemon).is_empty());
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }
 
 #[test]
@@ -85,13 +85,13 @@ fn a_name_is_one_loan_of_one_kind() {
         let refused = agent_refusal(agent.lend(&other));
         assert!(matches!(refused, AgentError::NameTaken { .. }), "{refused:?}");
     }
-    agent.give_back(named("a/x")).expect("its own");
-    let refused = agent_refusal(agent.give_back(named("a/x")));
+    agent.release(named("a/x")).expect("its own");
+    let refused = agent_refusal(agent.release(named("a/x")));
     assert!(matches!(refused, AgentError::NoSuchName { .. }), "{refused:?}");
 }
 
 #[test]
-fn what_may_not_be_filled_is_refused_and_leaves_nothing() {
+fn unfillable_loan_is_refused_and_leaves_nothing() {
     let _alone = alone();
     let daemon = daemon("max = 8", "[agent]\nfill_max = \"4M\"\n");
     ready(&daemon, 1);
@@ -102,21 +102,21 @@ fn what_may_not_be_filled_is_refused_and_leaves_nothing() {
     };
     assert!(reason.contains("agent.fill_max lets the daemon zero 4M"), "{reason}");
     assert!(names(&daemon).is_empty());
-    daemon.wait_for("taken back", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("taken back", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
     // As much as it may is no more than it may.
     let lent = agent.lend(&whole("a/x", 2)).expect("two may be zeroed");
     let file = std::fs::metadata(&lent.loan.path).expect("a file");
     let there = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
     assert_eq!((file.len(), there), (4 << 20, 4 << 20), "all of it is there");
-    let hole = LendRequest::by_name(named("a/y"), PAGE.times(4));
-    let lent = agent.lend(&hole).expect("the borrower fills it");
+    let unbacked = LendRequest::by_name(named("a/y"), PAGE.times(4));
+    let lent = agent.lend(&unbacked).expect("the borrower fills it");
     assert_eq!(std::fs::metadata(lent.loan.path).expect("a file").len(), 8 << 20);
     let supply = agent.supply().expect("what there is");
     assert_eq!(Bytes(supply[0].named_bytes.0), PAGE.times(6));
 }
 
 #[test]
-fn an_owner_by_name_needs_a_scope_a_whole_loan_and_room_in_the_files_name() {
+fn owner_by_name_needs_a_scope_a_whole_loan_and_name_space() {
     let _alone = alone();
     let daemon = daemon("max = 8", "keep_seconds_max = 9");
     let mut agent = daemon.agent();
@@ -126,10 +126,10 @@ fn an_owner_by_name_needs_a_scope_a_whole_loan_and_room_in_the_files_name() {
         ..whole(name, 1)
     };
     let long = "o".repeat(64);
-    let hole = LendRequest { whole: false, ..owned("a/x", "o", 9) };
+    let unbacked = LendRequest { whole: false, ..owned("a/x", "o", 9) };
     for (ask, field, says) in [
         (owned("x", "o", 9), "owner", "name the loan as SCOPE/REST"),
-        (hole, "owner", "ask for the loan whole"),
+        (unbacked, "owner", "ask for the loan whole"),
         (owned("a/x", "o", 10), "keep_seconds", "more than 9"),
         (owned(&format!("a/{}", "x".repeat(60)), &long, 9), "owner", "characters, more than the"),
     ] {
@@ -159,7 +159,7 @@ fn a_name_lasts_over_the_daemons_end_until_it_is_returned() {
     assert_eq!(next(&mut daemon), ["a/x"]);
     let again = daemon.agent().lend(&whole("a/x", 2)).expect("the same");
     assert_eq!((again.found, again.loan.path), (true, lent.loan.path));
-    daemon.agent().give_back(named("a/x")).expect("its own");
+    daemon.agent().release(named("a/x")).expect("its own");
     assert!(next(&mut daemon).is_empty());
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }

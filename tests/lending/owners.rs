@@ -9,7 +9,7 @@ use units::{Owner, Pages};
 use super::*;
 
 /// How long a loan waits for its owner's content, but for what clocks may differ by.
-const FOR_OWNER: Duration = Duration::from_millis(1990);
+const MIN_OWNER_WAIT_PERIOD: Duration = Duration::from_millis(1990);
 
 fn owned(owner: &str, keep: Duration) -> LendRequest {
     let owner: Owner = owner.parse().expect("a name");
@@ -25,7 +25,7 @@ fn still_mapped() -> (Daemon, LendRequest, Mapping) {
     let memory = first.map().expect("a mapping");
     memory.fill(0..1, 7);
     drop(first);
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(1));
+    daemon.wait_for("draining", |pool| pool.draining_pages == Pages(1));
     (daemon, request, memory)
 }
 
@@ -62,12 +62,15 @@ fn after_two_seconds_an_owner_has_new_memory() {
     });
     let took = begun.elapsed();
     assert!(!again.is_kept(), "somebody has it mapped");
-    assert!((FOR_OWNER..Duration::from_secs(10)).contains(&took), "it came after {took:?}");
+    assert!(
+        (MIN_OWNER_WAIT_PERIOD..Duration::from_secs(10)).contains(&took),
+        "it came after {took:?}"
+    );
     drop(memory);
 }
 
 #[test]
-fn content_is_kept_for_an_owner_and_as_long_as_the_daemon_is_told() {
+fn content_is_kept_for_an_owner_and_the_configured_time() {
     let _alone = alone();
     let daemon = daemon("max = 2", "keep_seconds_max = 9");
     let refused = |request: &LendRequest| match refusal(daemon.client().lend(request)) {
@@ -83,7 +86,7 @@ fn content_is_kept_for_an_owner_and_as_long_as_the_daemon_is_told() {
 }
 
 #[test]
-fn content_stays_for_its_time_and_no_longer_whatever_daemon_there_is() {
+fn content_stays_for_its_time_over_daemon_restarts() {
     let _alone = alone();
     let mut daemon = daemon("max = 2", "");
     ready(&daemon, 2);
@@ -93,7 +96,7 @@ fn content_stays_for_its_time_and_no_longer_whatever_daemon_there_is() {
         drop(daemon.client().lend(request).expect("a loan"));
     }
     daemon.wait_for("given up", |pool| {
-        pool.kept_pages == Pages(1) && pool.lingering_pages == Pages(0)
+        pool.kept_pages == Pages(1) && pool.draining_pages == Pages(0)
     });
     for again in [false, true] {
         if again {
@@ -102,7 +105,7 @@ fn content_stays_for_its_time_and_no_longer_whatever_daemon_there_is() {
         }
         assert!(daemon.client().lend(&long).expect("a loan").is_kept());
         daemon.wait_for("kept again", |pool| {
-            pool.kept_pages == Pages(1) && pool.lingering_pages == Pages(0)
+            pool.kept_pages == Pages(1) && pool.draining_pages == Pages(0)
         });
     }
     assert!(!daemon.client().lend(&short).expect("a loan").is_kept());

@@ -10,7 +10,7 @@ use units::{Bytes, Pages};
 use super::*;
 
 /// How long a loan waits for pages on their way, but for what clocks may differ by.
-const FOR_TRANSIT: Duration = Duration::from_millis(490);
+const MIN_WAIT_PERIOD: Duration = Duration::from_millis(490);
 
 /// More than any other use of the machine's memory.
 const BLOCK: u64 = 1024;
@@ -50,15 +50,15 @@ fn a_block_that_a_worker_has_is_waited_for_half_a_second() {
     let _alone = alone();
     let (daemon, _worker, _job) = being_zeroed();
     let took = quickest_refusal(&daemon, &more_than_free(&daemon, BLOCK / 2));
-    assert!((FOR_TRANSIT..Duration::from_secs(5)).contains(&took), "it came after {took:?}");
+    assert!((MIN_WAIT_PERIOD..Duration::from_secs(5)).contains(&took), "it came after {took:?}");
 }
 
 #[test]
-fn what_nothing_can_come_for_is_refused_at_once() {
+fn request_that_no_page_can_serve_is_refused_at_once() {
     let _alone = alone();
     let daemon = daemon("", "");
     let took = quickest_refusal(&daemon, &more_than_free(&daemon, BLOCK / 2));
-    assert!(took < FOR_TRANSIT, "nothing was on its way, and yet it took {took:?}");
+    assert!(took < MIN_WAIT_PERIOD, "nothing was on its way, and yet it took {took:?}");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_report_is_of_pages_that_have_arrived() {
     let daemon = daemon("max = 8", "");
     for _ in 0..20 {
         ready(&daemon, 8);
-        daemon.client().give_back(None, None, None).expect("root may");
+        daemon.client().release(None, None, None).expect("root may");
         let pool = daemon.pool();
         assert_eq!((pool.ready_pages, pool.blocks), (Pages(0), 0), "{pool:?}");
     }

@@ -271,7 +271,7 @@ fn the_picture_of_the_readme_is_of_its_figures() {
 
 #[test]
 fn links_and_anchors_are_found() {
-    let text = "See [a](b.md#c) and `[no](x.md)`.\n\n## Who's there? `lanes` 2\n";
+    let text = "See [a](b.md#c) and `[no](x.md)`.\n\n## Who's there? `user_queues` 2\n";
     assert_eq!(links(text), [(1, "b.md#c".to_owned())]);
-    assert_eq!(anchors(text).into_iter().collect::<Vec<_>>(), ["whos-there-lanes-2"]);
+    assert_eq!(anchors(text).into_iter().collect::<Vec<_>>(), ["whos-there-user_queues-2"]);
 }

@@ -12,7 +12,7 @@ use super::root;
 /// then builds it for all crates like this, and the client would call the shim from behind its
 /// lock.
 #[test]
-fn nothing_calls_the_kernel_through_functions_that_the_shim_stands_before() {
+fn kernel_is_not_called_through_interposed_functions() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--all-features", "--locked", "--offline"])

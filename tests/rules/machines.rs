@@ -12,7 +12,7 @@ fn between<'a>(text: &'a str, start: &'a str, end: char) -> impl Iterator<Item =
 }
 
 #[test]
-fn a_machine_without_a_compiler_has_the_programs_that_the_shims_tests_ask_for() {
+fn machine_without_a_compiler_has_the_shim_tests_programs() {
     let table = read(Path::new("tests/vm/user.toml"));
     let lists = between(&table, "dynamic = [", ']');
     let there: BTreeSet<&str> = lists.flat_map(|list| list.split('"').skip(1).step_by(2)).collect();

@@ -16,7 +16,7 @@ type Key = (String, String);
 /// Every key and its default; null where there is none, or where the key is required.
 fn defaults_of_the_daemon() -> BTreeMap<Key, Value> {
     let one_of_each = "[[reserve]]\npage_size = \"2M\"\npages = 1\n\
-                       [[pool]]\npage_size = \"2M\"\nreserve_max = \"2M\"\n";
+                       [[pool]]\npage_size = \"2M\"\nsize_max = \"2M\"\n";
     let config = Config::from_toml(one_of_each).expect("a good configuration");
     let config = serde_json::to_value(config).expect("it can be written");
     let mut defaults = BTreeMap::new();
@@ -34,7 +34,7 @@ fn defaults_of_the_daemon() -> BTreeMap<Key, Value> {
             }
         };
         for (key, value) in table {
-            let is_given = ["page_size", "pages", "reserve_max"].contains(&key.as_str());
+            let is_given = ["page_size", "pages", "size_max"].contains(&key.as_str());
             let default = if is_given { Value::Null } else { value.clone() };
             defaults.insert((section.clone(), key.clone()), default);
         }
@@ -135,7 +135,7 @@ fn installed_file_shows_the_defaults_of_its_keys() {
 }
 
 #[test]
-fn the_configuration_that_is_installed_is_good_and_so_is_every_line_that_is_commented_out() {
+fn installed_configuration_and_its_commented_lines_are_good() {
     let text = read(Path::new("dist/etc/prezero.toml"));
     Config::from_toml(&text).expect("it is installed like that");
     // Prose has a blank after its sign; what can be switched on has none.

@@ -80,48 +80,16 @@ const UNMEASURED: &[&str] =
     &["docs/evidence/attacks.md", "kernel/module/DESIGN.md", "kernel/module/COSTS.md"];
 
 /// Rooms with comments that are not translated yet.
-const COMMENTS_TO_TRANSLATE: &[&str] = &["crates/client", "crates/daemon", "crates/wire"];
+const COMMENTS_TO_TRANSLATE: &[&str] = &[];
 
 /// Rooms with names of tests beyond the bound, and how many at most.
-const LONG_TEST_NAMES: &[(&str, usize)] = &[
-    ("crates/book", 52),
-    ("crates/cli", 8),
-    ("crates/client", 4),
-    ("crates/daemon", 29),
-    ("crates/linux", 6),
-    ("crates/pins", 5),
-    ("crates/wire", 2),
-    ("kubernetes", 10),
-    ("tests", 89),
-    ("xtask", 4),
-];
+const LONG_TEST_NAMES: &[(&str, usize)] = &[];
 
 /// Rooms with durations that have another name than the rule asks for, and how many at most.
-const DURATIONS_TO_RENAME: &[(&str, usize)] = &[
-    ("crates/book", 5),
-    ("crates/clear", 1),
-    ("crates/cli", 7),
-    ("crates/client", 2),
-    ("crates/daemon", 59),
-    ("crates/linux", 3),
-    ("tests", 29),
-    ("xtask", 2),
-];
+const DURATIONS_TO_RENAME: &[(&str, usize)] = &[];
 
 /// Rooms with limits that have another name than the rule asks for, and how many at most.
-const LIMITS_TO_RENAME: &[(&str, usize)] = &[
-    ("crates/book", 5),
-    ("crates/clear", 2),
-    ("crates/cli", 3),
-    ("crates/daemon", 21),
-    ("crates/lab", 6),
-    ("crates/linux", 4),
-    ("crates/python", 1),
-    ("crates/units", 1),
-    ("crates/wire", 2),
-    ("tests", 7),
-    ("xtask", 1),
-];
+const LIMITS_TO_RENAME: &[(&str, usize)] = &[];
 
 /// Parts of names that say a limit in other words than `MAX` and `MIN`.
 const LIMIT_WORDS: &[&str] =

@@ -55,7 +55,7 @@ fn unsafe_code_is_confined_to_the_files_that_say_why() {
 }
 
 #[test]
-fn nothing_unfinished_is_left() {
+fn unfinished_markers_are_absent() {
     // Split, so that this file does not find itself.
     let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|m| m.concat());
     for path in files() {
@@ -74,7 +74,7 @@ fn nothing_unfinished_is_left() {
 #[test]
 fn comments_stay_within_100_columns() {
     // rustfmt wraps code and leaves comments alone.
-    const WIDEST: usize = 100;
+    const MAX_COLUMNS: usize = 100;
     let mut wide = Vec::new();
     for path in files().into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
         let mut fenced = false;
@@ -87,12 +87,12 @@ fn comments_stay_within_100_columns() {
             let text = text.trim_start_matches(['/', '!']).trim_start();
             fenced ^= text.starts_with("```");
             // A diagram and a row of a table have the width that they need.
-            if line.chars().count() > WIDEST && !fenced && !text.starts_with('|') {
+            if line.chars().count() > MAX_COLUMNS && !fenced && !text.starts_with('|') {
                 wide.push(format!("{}:{}", path.display(), number + 1));
             }
         }
     }
-    assert!(wide.is_empty(), "wider than {WIDEST} columns: {}", wide.join(" "));
+    assert!(wide.is_empty(), "wider than {MAX_COLUMNS} columns: {}", wide.join(" "));
 }
 
 #[test]

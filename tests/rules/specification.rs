@@ -11,7 +11,7 @@ use std::path::Path;
 use super::{files, read};
 
 /// The longest row: what does not fit is two promises, or belongs into a document.
-const LONGEST_ROW: usize = 420;
+const MAX_ROW_CHARACTERS: usize = 420;
 
 /// The names of the functions in a Rust source that the test harness runs.
 fn rust_tests(source: &str) -> BTreeSet<String> {
@@ -112,7 +112,7 @@ fn the_promises_are_tables_in_order_with_short_rows() {
         assert!(number > last, "P{number} stands after P{last}");
         last = number;
         assert!(numbers.insert(number), "there are two promises P{number}");
-        assert!(line.len() <= LONGEST_ROW, "P{number} is {} characters long", line.len());
+        assert!(line.len() <= MAX_ROW_CHARACTERS, "P{number} is {} characters long", line.len());
     }
 }
 

@@ -34,9 +34,9 @@ use sample::Samples;
 /// What both daemons, their clients and programs share.
 const PAGES: u64 = 640;
 /// Of one round.
-const ROUND: Duration = Duration::from_secs(60);
+const ROUND_PERIOD: Duration = Duration::from_secs(60);
 /// After it everything that fills by use is full.
-const WARM: Duration = Duration::from_secs(3600);
+const WARM_UP_PERIOD: Duration = Duration::from_secs(3600);
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -50,11 +50,11 @@ fn builds() -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_storm_of_everything_loses_nothing_and_leaves_the_daemon_as_it_was() {
+fn mixed_storm_loses_nothing_and_leaves_the_daemon_as_it_was() {
     let _alone = alone();
     let lasts = Duration::from_secs(number("PREZERO_SOAK_SECONDS").unwrap_or(180));
     let seed = number("PREZERO_TEST_SEED").unwrap_or(1);
-    let round = ROUND.min(lasts / 3);
+    let round = ROUND_PERIOD.min(lasts / 3);
     let wanted = [(Page::Mib2.size(), Some(Node(0)), PAGES)];
     let Some(pages) = hugepages::reserve_all(&wanted) else { return };
     let before = Kernel::now();
@@ -73,7 +73,7 @@ fn a_storm_of_everything_loses_nothing_and_leaves_the_daemon_as_it_was() {
     }
     eprintln!("{}", soak.done());
     eprintln!("{} loans, {:.1} GiB read, {} kept; seed {seed}", seen.loans, seen.gib(), seen.kept);
-    let warm = WARM.min(lasts / 3);
+    let warm = WARM_UP_PERIOD.min(lasts / 3);
     for (what, most) in [("resident_kib", 1024.0), ("descriptors", 0.5), ("threads", 0.5)] {
         let Some(trend) = samples.trend(what, warm) else { continue };
         eprintln!("{what}: {trend}");

@@ -13,9 +13,9 @@ use rand::rngs::StdRng;
 use wire::Status;
 
 /// Commands that run at a time.
-const AT_ONCE: usize = 4;
+const MAX_COMMANDS: usize = 4;
 /// A command that takes longer is hung: `wait` and `lend --wait` are told to wait 2 s at most.
-const HUNG: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// The documented exit codes of a verb with a daemon that is busy, full, or killed meanwhile: done,
 /// failed, no daemon, refused, not enough.
 const EXPECTED: [i32; 5] = [0, 1, 3, 4, 5];
@@ -58,7 +58,7 @@ impl Operators {
     /// Checks the running ones, and types the next one.
     pub(crate) fn step(&mut self, daemon: &Daemon, random: &mut StdRng) {
         self.look();
-        if self.running.len() >= AT_ONCE || random.random_bool(0.5) {
+        if self.running.len() >= MAX_COMMANDS || random.random_bool(0.5) {
             return;
         }
         let is_program = random.random_bool(0.2);
@@ -95,7 +95,7 @@ impl Operators {
                 }
                 None => {
                     let (words, begun) = (&running.words, running.begun);
-                    assert!(begun.elapsed() < HUNG, "hung: prezero {}", words.join(" "));
+                    assert!(begun.elapsed() < COMMAND_TIMEOUT, "hung: prezero {}", words.join(" "));
                     still.push(running);
                 }
             }
@@ -153,8 +153,8 @@ fn verb(daemon: &Daemon, random: &mut StdRng) -> Vec<String> {
         2 => vec!["zero"],
         3 => vec!["zero", "-j", "2", &pages],
         4 => vec!["zero", "--sched-idle", "--nice", "10", &pages],
-        5 => vec!["give-back", &pages],
-        6 => vec!["give-back", "--json"],
+        5 => vec!["release", &pages],
+        6 => vec!["release", "--json"],
         7 => vec!["drain"],
         8 | 9 => vec!["drain", "--end"],
         10 => vec!["watch", "--once", "--json"],

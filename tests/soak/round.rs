@@ -24,8 +24,8 @@ use crate::operators::Operators;
 const BORROWERS: usize = 12;
 /// The time limit for pages on their way back, on a machine with two CPUs and workers of the idle
 /// class.
-const PATIENCE: Duration = Duration::from_secs(30);
-const STEP: Duration = Duration::from_millis(35);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
+const STEP_PERIOD: Duration = Duration::from_millis(35);
 
 /// The events and their targets, since the beginning.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
@@ -140,7 +140,7 @@ impl Soak {
                     borrower.live(&socket, |_, loan, memory| drop((loan, memory)));
                 });
             }
-            std::thread::sleep(STEP);
+            std::thread::sleep(STEP_PERIOD);
             for crowd in &mut self.crowds {
                 seen.add(crowd.gather());
                 crowd.thin(&mut self.random);
@@ -198,7 +198,7 @@ impl Soak {
         let at = metrics(daemon.scratch(), self.random.random_range(0..2));
         // None is there before the first reload, and after one elsewhere.
         let Ok(mut stream) = UnixStream::connect(at) else { return };
-        stream.set_read_timeout(Some(PATIENCE)).expect("a good time");
+        stream.set_read_timeout(Some(RETURN_TIMEOUT)).expect("a good time");
         let asked = if self.random.random_bool(0.8) { ASK } else { &ASK[..20] };
         let mut text = String::new();
         let answered = stream
@@ -261,7 +261,7 @@ impl Soak {
             let mut agent = daemon.agent();
             for loan in agent.loans("").expect("a list") {
                 let name = loan.name.parse().expect("a name");
-                agent.give_back(name).expect("it was lent");
+                agent.release(name).expect("it was lent");
             }
             daemon.client().drain(true).expect("root drains");
             let begun = Instant::now();
@@ -273,7 +273,7 @@ impl Soak {
                 }
                 let log = daemon.log();
                 let tail = &log[log.len().saturating_sub(4000)..];
-                assert!(begun.elapsed() < PATIENCE, "it still has {status:#?}\n{tail}");
+                assert!(begun.elapsed() < RETURN_TIMEOUT, "it still has {status:#?}\n{tail}");
                 std::thread::sleep(Duration::from_millis(10));
             }
             let log = daemon.log();

@@ -66,7 +66,7 @@ impl Samples {
             .map(|sample| (number(sample, "seconds") / 3600.0, number(sample, what)))
             .filter(|(hours, _)| *hours >= warm.as_secs_f64() / 3600.0)
             .collect();
-        Trend::of(&points)
+        Trend::from_points(&points)
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Trend {
 
 impl Trend {
     /// Of points by their hour: three at least.
-    fn of(points: &[(f64, f64)]) -> Option<Self> {
+    fn from_points(points: &[(f64, f64)]) -> Option<Self> {
         let count = points.len() as f64;
         if points.len() < 3 {
             return None;
@@ -111,16 +111,16 @@ impl fmt::Display for Trend {
 }
 
 #[test]
-fn what_grows_is_told_from_what_scatters() {
+fn growth_is_separated_from_scatter() {
     let points = |slope: f64| -> Vec<_> {
         let scatter = |minute: u32| if minute.is_multiple_of(2) { 3.0 } else { -3.0 };
         let at = |minute: u32| f64::from(minute) / 60.0;
         (0..120).map(|m| (at(m), 100.0 + slope * at(m) + scatter(m))).collect()
     };
-    let flat = Trend::of(&points(0.0)).expect("points");
-    let grows = Trend::of(&points(10.0)).expect("points");
+    let flat = Trend::from_points(&points(0.0)).expect("points");
+    let grows = Trend::from_points(&points(10.0)).expect("points");
     assert!(flat.is_flat(0.5), "{flat}");
     assert!(!grows.is_flat(0.5), "{grows}");
     assert!((grows.slope - 10.0).abs() < 3.0 * grows.error, "{grows}");
-    assert!(Trend::of(&points(0.0)[..2]).is_none());
+    assert!(Trend::from_points(&points(0.0)[..2]).is_none());
 }

@@ -16,7 +16,7 @@ use units::{Bytes, Node, Owner, PageSize, Pages};
 use wire::{PoolStatus, Status};
 
 /// How long anything that ought to happen may take before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The page sizes that every test of one kind runs over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Daemon {
     /// # Panics
     /// If it does not answer in time.
     pub fn wait_until_up(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while Client::connect(self.socket()).and_then(|mut c| c.status()).is_err() {
             let ended = self.child.as_mut().and_then(|c| c.try_wait().ok().flatten());
             assert!(ended.is_none(), "the daemon ended with {ended:?}:\n{}", self.log());
@@ -234,7 +234,7 @@ impl Daemon {
     /// # Panics
     /// If that does not happen in time.
     pub fn wait_for_log(&self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while !self.log().contains(text) {
             assert!(Instant::now() < deadline, "never logged `{text}`:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
@@ -344,7 +344,7 @@ impl Daemon {
         what: &str,
         wanted: impl Fn(&PoolStatus) -> bool,
     ) -> PoolStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
             let pool = self.status().pools.into_iter().find(&which).expect("a pool");
             if wanted(&pool) {

@@ -21,7 +21,7 @@ pub const USERS: u32 = 5;
 /// The first of them.
 pub const FIRST_USER: u32 = 65_501;
 /// A call that takes longer is hung: a loan waits 2 s for its owner's former self.
-const HUNG: Duration = Duration::from_secs(20);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 const PAGE: usize = 2 << 20;
 /// A report: one message of a pipe, never half of one.
 const REPORT: usize = 40;
@@ -82,7 +82,7 @@ fn mark_of(uid: u32) -> u8 {
     u8::try_from(uid - FIRST_USER + 0x11).expect("few users")
 }
 
-/// Bytes other than `expected`, by reading every byte of it, which fills holes.
+/// Bytes other than `expected`, by reading every byte of it, which fills unbacked parts.
 fn foreign(memory: &Mapping, expected: &[u8], buffer: &mut [u8]) -> u64 {
     let mut foreign = 0;
     for at in (0..memory.len()).step_by(buffer.len()) {
@@ -156,13 +156,13 @@ impl<'a> Borrower<'a> {
         let request = self.request();
         let begun = Instant::now();
         let lent = Client::connect(socket).and_then(|mut client| client.lend(&request));
-        seen.hung += u64::from(begun.elapsed() >= HUNG);
+        seen.hung += u64::from(begun.elapsed() >= CALL_TIMEOUT);
         let Ok(loan) = lent else {
             // Nothing there, or no process: the daemon may be killed all the time.
             std::thread::sleep(Duration::from_millis(self.random.random_range(1..10)));
             return None;
         };
-        // A hole may be short of pages while others' are on their way back.
+        // A unbacked part may be short of pages while others' are on their way back.
         let memory = loan.map().ok()?;
         if (loan.ready_bytes() != loan.bytes() || loan.is_kept()) && memory.populate().is_err() {
             return None;

@@ -6,17 +6,17 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use testkit::child::fork;
 
 /// The number of user and group `nobody`.
-pub const NOBODY: u32 = 65534;
+pub const NO_USER: u32 = 65534;
 
 /// Runs `body` as user and group `nobody`; it must return true.
 ///
 /// # Panics
 /// If it does not, or without root.
-pub fn as_nobody(body: impl FnOnce() -> bool) {
+pub fn as_other_user(body: impl FnOnce() -> bool) {
     let child = fork(|_| {
         nix::unistd::setgroups(&[]).expect("root");
-        nix::unistd::setgid(NOBODY.into()).expect("root");
-        nix::unistd::setuid(NOBODY.into()).expect("root");
+        nix::unistd::setgid(NO_USER.into()).expect("root");
+        nix::unistd::setuid(NO_USER.into()).expect("root");
         i32::from(!body())
     });
     assert_eq!(child.wait(), Some(0));
@@ -27,7 +27,7 @@ pub fn as_nobody(body: impl FnOnce() -> bool) {
 ///
 /// # Panics
 /// If it does, or without root.
-pub fn on_a_thread_of<T: Send>(number: u32, body: impl FnOnce() -> T + Send) -> T {
+pub fn run_as_user<T: Send>(number: u32, body: impl FnOnce() -> T + Send) -> T {
     let become_user = || {
         let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
         set_thread_groups(&[])?;

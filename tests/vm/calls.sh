@@ -25,7 +25,7 @@ until [ -e $daemon/$pool/zeroable_hugepages ]; do sleep 0.1; done
 differ=0
 for seed in $(seq "$seeds"); do
 	echo 0 > $daemon/$pool/zeroed_low
-	prezero give-back all > /tmp/said || { cat /tmp/said; exit 1; }
+	prezero release all > /tmp/said || { cat /tmp/said; exit 1; }
 	[ "$(cat $daemon/$pool/zeroable_hugepages)" = 24 ] || { echo "seed $seed: not all is zeroable"; prezero status; }
 	calls $daemon "$seed" "$count" > /tmp/daemon."$seed" || exit 1
 	if ! diff /tmp/kernel."$seed" /tmp/daemon."$seed" > /tmp/differs; then

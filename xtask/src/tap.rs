@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_result_is_none() {
+    fn lookalike_of_a_result_is_no_result() {
         for line in ["ok then", "not ok", "ok", "# ok 1 a", "okay 1 a", "TAP version 13", ""] {
             assert_eq!(Line::from(line), Line::Other, "{line}");
         }

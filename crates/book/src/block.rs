@@ -9,7 +9,7 @@
 //!    ▲  ▲                │ lost, or still held                 │ lend
 //!    │  └─ finish(part) ─┤                                     ▼
 //!    │                   ▼         return                     lent ◀─┐
-//!    │               lingering ◀────────────────────────────── │     │ lend to
+//!    │               draining ◀────────────────────────────── │     │ lend to
 //!    └───────────────────┤ sole holder                               │ the same
 //!     (nobody's)         ├──────────▶ kept ──────────────────────────┘ owner
 //!                        └──────────▶ gone  (fresh: the kernel has the pages back)
@@ -20,7 +20,7 @@
 //! claim*: [`Block::finish`] with all pages done makes a [`ZeroClaim`]. So does
 //! [`Block::adopt_ready`], for a file that a finish put into `ready/` before a restart. Lending
 //! consumes the claim. A block is therefore always cleared between two loans. *Unknown means
-//! dirty*: a lost worker, a shared file and an unreadable name all lead to `lingering`, and from
+//! dirty*: a lost worker, a shared file and an unreadable name all lead to `draining`, and from
 //! there the way to `ready` goes through clearing.
 
 mod moves;
@@ -73,7 +73,7 @@ pub enum State {
     /// In a client's hands.
     Lent(Part),
     /// Returned by a client (`Some`) or lost by a worker (`None`), and perhaps still reachable.
-    Lingering(Option<Part>),
+    Draining(Option<Part>),
     /// Returned, content preserved for its owner until `until` (seconds of `CLOCK_BOOTTIME`).
     Kept {
         /// The loan it was part of.
@@ -99,7 +99,7 @@ pub struct IllegalMove {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// Still reachable, or not yet known: ask again.
-    Lingering,
+    Draining,
     /// Its content waits for its owner.
     Kept,
     /// It will be cleared in place.
@@ -114,12 +114,12 @@ pub struct Block {
     id: BlockId,
     pool: PoolKey,
     state: State,
-    /// Pages that may lack memory: of a file that is being filled for the first time, of a hole
-    /// that a client fills, or found without memory at start.
+    /// Pages that may lack memory: of a file that is being filled for the first time, of an
+    /// unbacked part that a client fills, or found without memory at start.
     missing: Pages,
     /// Pages of its borrower's file beyond the lent length.
     grown: Pages,
-    /// What keeps it lingering, as of the last look.
+    /// What keeps it draining, as of the last look.
     hold: HeldBy,
 }
 
@@ -138,9 +138,9 @@ impl Block {
         }
     }
 
-    /// A block for a hole, before its file exists: the client's own faults fill it.
+    /// A block for an unbacked part, before its file exists: the client's own faults fill it.
     #[must_use]
-    pub fn new_lent_hole(id: BlockId, pool: PoolKey, part: Part) -> Self {
+    pub fn new_lent_unbacked(id: BlockId, pool: PoolKey, part: Part) -> Self {
         let missing = part.pages;
         Self {
             id,
@@ -158,7 +158,7 @@ impl Block {
     }
 
     /// A file found in `ready/` at start: a finish put it there, and `reach` shows that no other
-    /// process could write since. Anything less certain makes it `lingering`.
+    /// process could write since. Anything less certain makes it `draining`.
     #[must_use]
     pub fn adopt_ready(id: BlockId, pool: PoolKey, reach: &Reach) -> Self {
         let state = match reach {
@@ -169,7 +169,7 @@ impl Block {
             | Reach::Poisoned
             | Reach::Altered
             | Reach::Marked
-            | Reach::Unknown => State::Lingering(None),
+            | Reach::Unknown => State::Draining(None),
         };
         Self::adopted(id, pool, state)
     }
@@ -189,7 +189,7 @@ impl Block {
     /// Any other file found at start: dirty, and perhaps reachable.
     #[must_use]
     pub fn adopt_unknown(id: BlockId, pool: PoolKey, part: Option<Part>) -> Self {
-        Self::adopted(id, pool, State::Lingering(part))
+        Self::adopted(id, pool, State::Draining(part))
     }
 
     /// The same block, with memory for only `allocated` of its pages.
@@ -225,7 +225,7 @@ impl Block {
             State::Zeroing { .. } => StateName::Zeroing,
             State::Ready(_) => StateName::Ready,
             State::Lent(_) => StateName::Lent,
-            State::Lingering(_) => StateName::Lingering,
+            State::Draining(_) => StateName::Draining,
             State::Kept { .. } => StateName::Kept,
         }
     }
@@ -234,7 +234,7 @@ impl Block {
     #[must_use]
     pub fn pages(&self) -> Pages {
         match &self.state {
-            State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
+            State::Lent(part) | State::Draining(Some(part)) | State::Kept { part, .. } => {
                 part.pages
             }
             _ => self.pool.pages_per_block,
@@ -264,7 +264,7 @@ impl Block {
     #[must_use]
     pub fn held(&self) -> Option<(Uid, Pages)> {
         match &self.state {
-            State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
+            State::Lent(part) | State::Draining(Some(part)) | State::Kept { part, .. } => {
                 Some((part.account, part.pages + self.grown))
             }
             _ => None,

@@ -3,10 +3,10 @@
 
 mod agent;
 mod by_name;
-mod elastic;
 mod listen;
 mod pool;
 mod reserve;
+mod resize;
 mod set;
 
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 pub use wire::Recycle;
 
 pub use agent::Agent;
-pub use elastic::Elastic;
 pub use listen::{BadListen, Listen};
 pub(crate) use pool::check_apart;
 pub use pool::{Amount, PoolConfig};
 pub use reserve::Reserve;
+pub use resize::PoolSize;
 pub use set::Set;
 
 /// Why a configuration was refused; nothing of it takes effect.
@@ -71,16 +71,16 @@ pub enum ConfigError {
         max: Pages,
     },
     /// A bound of the kernel's pool without the one that lets the daemon change it.
-    #[error("pool {0}: {1} says nothing without reserve_max: add it, or leave {1} away")]
-    ReserveAlone(Domain, &'static str),
+    #[error("pool {0}: {1} says nothing without size_max: add it, or leave {1} away")]
+    SizeWithoutMax(Domain, &'static str),
     /// Two sizes of one pool of the kernel's.
     #[error(
-        "pools {0}: reserve_max is of the kernel's pool, which they share: leave it to one of them"
+        "pools {0}: size_max is of the kernel's pool, which they share: leave it to one of them"
     )]
-    ReserveMaxTwice(Domain),
+    SizeMaxTwice(Domain),
     /// A kernel's pool that could never be large enough.
-    #[error("pool {domain}: reserve_max {max} is not enough, as {what} is {more}: raise it")]
-    ReserveMax {
+    #[error("pool {domain}: size_max {max} is not enough, as {what} is {more}: raise it")]
+    SizeMax {
         /// The kernel's pool.
         domain: Domain,
         /// The most that it may have.
@@ -91,8 +91,8 @@ pub enum ConfigError {
         more: Bytes,
     },
     /// Pages that are given back as soon as they are there.
-    #[error("pool {domain}: reserve_idle {idle} is too short: write at least 1s")]
-    ReserveIdle {
+    #[error("pool {domain}: size_idle {idle} is too short: write at least 1s")]
+    SizeIdle {
         /// The kernel's pool.
         domain: Domain,
         /// For how long pages were to be kept.
@@ -134,7 +134,7 @@ impl FromStr for Provider {
 /// The daemon's own workers: place, number, and priority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Workers {
+pub struct WorkersConfig {
     /// The most of them at a time; 0 leaves all zeroing to `prezero zero`.
     pub max: u32,
     /// CPUs they may run on, as in `"0-3,8"`; default: those of the pool's node.
@@ -150,7 +150,7 @@ pub struct Workers {
     pub pause_above_pressure: Option<u8>,
 }
 
-impl Default for Workers {
+impl Default for WorkersConfig {
     fn default() -> Self {
         Self {
             max: 1,
@@ -166,7 +166,7 @@ impl Default for Workers {
 /// The control tree: the files that a kernel with our series has, on a stock kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tree {
+pub struct TreeConfig {
     /// Whether there is one. Absent: `prezero serve` mounts it where it can, and says so where it
     /// cannot; an embedded daemon has none. `true`: a daemon that cannot mount it does not start.
     /// Over the kernel's own pool there is one only if `true`: that kernel has the files itself.
@@ -181,7 +181,7 @@ pub struct Tree {
     pub mode: Option<u32>,
 }
 
-impl Tree {
+impl TreeConfig {
     /// Checks what types cannot say.
     fn check(&self) -> Result<(), ConfigError> {
         match self.mode {
@@ -194,7 +194,7 @@ impl Tree {
 /// Metrics for Prometheus.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Metrics {
+pub struct MetricsConfig {
     /// Where to serve them, to every process that can connect there; default: off.
     pub listen: Option<Listen>,
     /// Names of this machine by which they may be asked for at an address, beside addresses and
@@ -238,13 +238,13 @@ pub struct Config {
     /// below 0, because 64 clients that ask at once would compete with it for the CPUs.
     pub nice: i8,
     /// The daemon's own workers.
-    pub workers: Workers,
+    pub workers: WorkersConfig,
     /// The control tree.
-    pub tree: Tree,
+    pub tree: TreeConfig,
     /// Loans by name.
     pub agent: Agent,
     /// Whether and where metrics are served.
-    pub metrics: Metrics,
+    pub metrics: MetricsConfig,
     /// Pages that `prezero reserve` takes from free memory, at boot if it can; the daemon does not.
     pub reserve: Vec<Reserve>,
     /// The pools.
@@ -265,10 +265,10 @@ impl Default for Config {
             keep_seconds_max: 86_400,
             share_page_tables: true,
             nice: -10,
-            workers: Workers::default(),
-            tree: Tree::default(),
+            workers: WorkersConfig::default(),
+            tree: TreeConfig::default(),
             agent: Agent::default(),
-            metrics: Metrics::default(),
+            metrics: MetricsConfig::default(),
             reserve: Vec::new(),
             pools: Vec::new(),
         }

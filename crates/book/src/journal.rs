@@ -39,19 +39,19 @@ pub struct Entry {
 #[must_use]
 pub fn name_of(block: &Block) -> String {
     let (part, until) = match block.state() {
-        State::Lent(part) | State::Lingering(Some(part)) => (Some(part), None),
+        State::Lent(part) | State::Draining(Some(part)) => (Some(part), None),
         State::Kept { part, until } => (Some(part), Some(*until)),
         State::Zeroable { .. }
         | State::Zeroing { .. }
         | State::Ready(_)
-        | State::Lingering(None) => (None, None),
+        | State::Draining(None) => (None, None),
     };
     format(block.id(), block.pool(), part, until)
 }
 
 /// The most characters that a loan's name and its owner's have together: a file name has 255 bytes,
 /// and a daemon reads calls of 1 KiB.
-pub const MOST_OWNED: usize = 124;
+pub const MAX_OWNED_CHARACTERS: usize = 124;
 
 /// What a loan's name stands behind. No field before it has a hyphen.
 const NAMED: &str = "-h";
@@ -192,7 +192,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of loans by name that an owner returns to: at most `MOST_OWNED` characters of both.
+        /// Of loans by name that an owner returns to: at most `MAX_OWNED_CHARACTERS` characters of
+        /// both.
         #[test]
         fn every_name_of_a_loan_by_name_with_an_owner_reads_back(
             (id, node, k) in (0..1_000_000_000_000u64, 0..1024u32, 1..1_000_000_000u64),
@@ -206,7 +207,7 @@ mod tests {
             is_held in any::<bool>(),
         ) {
             let name: LoanName = format!("{scope}/{rest}").parse().expect("the pattern is the rule");
-            let owner = &owner[..owner.len().min(MOST_OWNED - name.as_str().len())];
+            let owner = &owner[..owner.len().min(MAX_OWNED_CHARACTERS - name.as_str().len())];
             let keep = Keep {
                 owner: owner.parse().expect("the pattern is the rule"),
                 scope: Some(scope),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_malformed_names_are_nobody() {
+    fn unknown_and_malformed_names_parse_to_none() {
         for name in [
             "",
             "b1",

@@ -3,13 +3,16 @@
 //! functions of counts.
 
 mod demand;
-mod elastic;
 mod large;
+mod resize;
 
 use units::Pages;
 
 pub use demand::{Demand, piece};
-pub use elastic::{Grown, Limits, MemoryLeft, Move, Scarce, Seen, Sizing, affordable};
+pub use resize::{
+    MemoryLeft, PoolCounts, ResizeLimits, ResizePolicy, ResizeRecord, ResizeStep, Scarce,
+    affordable,
+};
 
 /// Of pools with blocks of several sizes, one part in this number of the lent bytes may be thrown
 /// away.

@@ -30,7 +30,7 @@ fn block_in(state: StateName) -> Block {
         }
         StateName::Ready => Block::adopt_ready(ID, POOL, &Reach::Sole),
         StateName::Lent => Block::adopt_lent(ID, POOL, part(1, "guest")),
-        StateName::Lingering => Block::adopt_unknown(ID, POOL, Some(part(1, "guest"))),
+        StateName::Draining => Block::adopt_unknown(ID, POOL, Some(part(1, "guest"))),
         StateName::Kept => Block::adopt_kept(ID, POOL, part(1, "guest"), 160),
     };
     assert_eq!(block.state_name(), state);
@@ -41,7 +41,7 @@ fn block_in(state: StateName) -> Block {
 type Event = (fn(&mut Block) -> Result<(), IllegalMove>, &'static str, StateName, StateName);
 
 fn events() -> [Event; 9] {
-    use StateName::{Kept, Lent, Lingering, Ready, Zeroable, Zeroing};
+    use StateName::{Draining, Kept, Lent, Ready, Zeroable, Zeroing};
     [
         (|b| b.take(JobId(2)).map(drop), "taken to zero", Zeroable, Zeroing),
         (
@@ -50,7 +50,7 @@ fn events() -> [Event; 9] {
             Zeroing,
             Ready,
         ),
-        (|b| b.lose(JobId(1)), "lost by its job", Zeroing, Lingering),
+        (|b| b.lose(JobId(1)), "lost by its job", Zeroing, Draining),
         (|b| b.lend(part(2, "guest")).map(drop), "lent", Ready, Lent),
         (
             |b| b.hold_by_name(LeaseId(1), "team-a/db".parse().expect("a name"), 0),
@@ -58,10 +58,10 @@ fn events() -> [Event; 9] {
             Lent,
             Lent,
         ),
-        (|b| b.give_back(LeaseId(1)), "returned by that lease", Lent, Lingering),
-        (|b| b.settle(Reach::Sole, Recycle::InPlace, 100).map(drop), "settled", Lingering, Kept),
+        (|b| b.put_back(LeaseId(1)), "returned by that lease", Lent, Draining),
+        (|b| b.settle(Reach::Sole, Recycle::InPlace, 100).map(drop), "settled", Draining, Kept),
         (|b| b.lend_again(part(2, "guest")), "lent again to its owner", Kept, Lent),
-        (|b| b.give_up(), "given up", Kept, Lingering),
+        (|b| b.give_up(), "given up", Kept, Draining),
     ]
 }
 
@@ -98,7 +98,7 @@ fn only_the_job_that_has_it_finishes_or_loses_a_block() {
 #[test]
 fn only_its_lease_returns_a_block() {
     let mut block = block_in(StateName::Lent);
-    assert!(block.give_back(LeaseId(2)).is_err());
+    assert!(block.put_back(LeaseId(2)).is_err());
     assert_eq!(block, block_in(StateName::Lent));
 }
 
@@ -119,10 +119,10 @@ fn a_block_is_lent_once_for_each_time_it_was_cleared() {
     let claim = block.lend(part(1, "guest")).expect("it is ready");
     assert_eq!(claim.spend(), Pages(2));
     assert!(block.lend(part(2, "guest")).is_err());
-    block.give_back(LeaseId(1)).expect("it is lent");
+    block.put_back(LeaseId(1)).expect("it is lent");
     assert!(block.lend(part(2, "guest")).is_err());
-    block.note_memory(Pages(2));
-    block.settle(Reach::Sole, Recycle::InPlace, 100).expect("it lingers");
+    block.record_memory(Pages(2));
+    block.settle(Reach::Sole, Recycle::InPlace, 100).expect("it is draining");
     block.give_up().expect("it is kept");
     assert_eq!(block.settle(Reach::Sole, Recycle::InPlace, 200), Ok(Settled::Zeroable));
     assert!(block.lend(part(2, "guest")).is_err());
@@ -139,7 +139,7 @@ struct Shown;
 impl Proof for Shown {}
 
 #[test]
-fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
+fn only_a_proof_or_in_place_has_a_block_cleared_where_it_lies() {
     use Recycle::{Auto, Fresh, InPlace};
     type Case = (fn() -> Reach, Recycle, Settled);
     let nobody = || Reach::Nobody(Unheld::by(Shown));
@@ -150,11 +150,11 @@ fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
         (|| Reach::Sole, Auto, Settled::Gone),
         (|| Reach::Sole, InPlace, Settled::Zeroable),
         (|| Reach::Sole, Fresh, Settled::Gone),
-        (|| Reach::Pinned, Auto, Settled::Lingering),
-        (|| Reach::Pinned, InPlace, Settled::Lingering),
-        (|| Reach::Pinned, Fresh, Settled::Lingering),
-        (|| Reach::Mapped, Auto, Settled::Lingering),
-        (|| Reach::Shared, Auto, Settled::Lingering),
+        (|| Reach::Pinned, Auto, Settled::Draining),
+        (|| Reach::Pinned, InPlace, Settled::Draining),
+        (|| Reach::Pinned, Fresh, Settled::Draining),
+        (|| Reach::Mapped, Auto, Settled::Draining),
+        (|| Reach::Shared, Auto, Settled::Draining),
         (|| Reach::Unknown, Auto, Settled::Gone),
         (|| Reach::Altered, Auto, Settled::Gone),
         (|| Reach::Altered, InPlace, Settled::Gone),
@@ -172,28 +172,28 @@ fn only_a_proof_or_the_operators_word_has_a_block_cleared_where_it_lies() {
 
 #[test]
 fn kept_content_and_a_workers_report_wait_for_the_last_pin() {
-    let mut kept = block_in(StateName::Lingering);
-    assert_eq!(kept.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Lingering));
+    let mut kept = block_in(StateName::Draining);
+    assert_eq!(kept.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Draining));
     assert_eq!(kept.hold(), HeldBy::Pinned);
     let nobody = Reach::Nobody(Unheld::by(Shown));
     assert_eq!(kept.settle(nobody, Recycle::Auto, 100), Ok(Settled::Kept));
     let mut zeroed = block_in(StateName::Zeroing);
     let state = zeroed.finish(JobId(1), Pages(2), Reach::Pinned, false);
-    assert_eq!(state, Ok(StateName::Lingering));
+    assert_eq!(state, Ok(StateName::Draining));
 }
 
 #[test]
-fn what_held_a_block_is_forgotten_with_that_life_of_it() {
-    let mut block = block_in(StateName::Lingering);
-    assert_eq!(block.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Lingering));
+fn holder_of_a_block_is_forgotten_with_that_life_of_it() {
+    let mut block = block_in(StateName::Draining);
+    assert_eq!(block.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Draining));
     assert_eq!(block.settle(Reach::Sole, Recycle::Auto, 100), Ok(Settled::Kept));
     block.lend_again(part(2, "guest")).expect("it is kept");
-    block.give_back(LeaseId(2)).expect("it is lent");
+    block.put_back(LeaseId(2)).expect("it is lent");
     assert_eq!(block.hold(), HeldBy::Open, "nobody has looked yet");
 }
 
 #[test]
-fn what_was_lent_by_a_name_is_kept_only_where_nobody_has_a_name_of_its_file() {
+fn named_loan_is_kept_only_where_no_process_has_its_files_name() {
     struct Looked;
     impl Proof for Looked {}
     let named = || {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_is_allowed() {
+    fn errors_name_allowed_values() {
         assert!(UnknownMethod.to_string().contains("rep-stosb"));
         let foreign = if cfg!(target_arch = "aarch64") { Method::RepStosb } else { Method::DcZva };
         let text = Unavailable(foreign).to_string();

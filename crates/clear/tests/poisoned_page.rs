@@ -242,7 +242,7 @@ fn without_the_guard_a_missing_page_kills() {
 }
 
 #[test]
-fn a_signal_that_somebody_sends_still_kills() {
+fn signal_sent_by_a_process_still_kills() {
     if is_child() {
         // The language's own handler, found by the guard, would swallow the first one.
         // SAFETY: the default disposition needs no handler.
@@ -252,11 +252,11 @@ fn a_signal_that_somebody_sends_still_kills() {
         unsafe { libc::raise(SIGBUS) };
         return;
     }
-    assert_eq!(signal_of("a_signal_that_somebody_sends_still_kills"), Some(SIGBUS));
+    assert_eq!(signal_of("signal_sent_by_a_process_still_kills"), Some(SIGBUS));
 }
 
 #[test]
-fn a_handler_found_on_arrival_is_called_for_what_is_not_ours() {
+fn earlier_handler_is_called_for_other_faults() {
     extern "C" fn earlier(
         _signal: i32,
         info: *mut libc::siginfo_t,
@@ -284,6 +284,6 @@ fn a_handler_found_on_arrival_is_called_for_what_is_not_ours() {
         unsafe { missing.write_volatile(1) };
         return;
     }
-    let status = run_alone("a_handler_found_on_arrival_is_called_for_what_is_not_ours");
+    let status = run_alone("earlier_handler_is_called_for_other_faults");
     assert_eq!(status.code(), Some(42), "BUS_ADRERR is 2: {status:?}");
 }

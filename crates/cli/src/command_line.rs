@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Outcome};
 use crate::manual;
 use crate::verbs::{
-    completions, doctor, drain, give_back, holders, lab, lend, loans, module, named, reserve,
-    revoke, run, serve, set, status, top, wait, watch, zero,
+    completions, doctor, drain, holders, lab, lend, loans, module, named, release, reserve, revoke,
+    run, serve, set, status, top, wait, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -38,7 +38,7 @@ pub(crate) enum Verb {
     Loans(loans::Args),
     Run(run::Args),
     Set(set::Args),
-    GiveBack(give_back::Args),
+    Release(release::Args),
     Drain(drain::Args),
     Holders(holders::Args),
     Revoke(revoke::Args),
@@ -46,7 +46,7 @@ pub(crate) enum Verb {
     Module(module::Args),
     Demo(lab::Demo),
     Bench(lab::Bench),
-    Plan(lab::Plan),
+    Plan(lab::PlanArgs),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(manual::Args),
@@ -67,7 +67,7 @@ impl Verb {
             Self::Loans(args) => loans::run(&args),
             Self::Run(args) => run::run(&args),
             Self::Set(args) => set::run(&args),
-            Self::GiveBack(args) => give_back::run(&args),
+            Self::Release(args) => release::run(&args),
             Self::Drain(args) => drain::run(&args),
             Self::Holders(args) => holders::run(&args),
             Self::Revoke(args) => revoke::run(&args),

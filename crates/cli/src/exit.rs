@@ -92,7 +92,7 @@ impl Failure {
 
     /// Prints the line and hands out the code. Where records are JSON, so is the error, on standard
     /// error: `error` is the line, `exit` the code, and `refusal` what the daemon said.
-    pub fn tell(self) -> Exit {
+    pub fn report(self) -> Exit {
         let Some(message) = self.message else { return self.exit };
         if is_json(std::env::args_os()) {
             let code = self.exit as u8;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_asked_for_before_a_command_of_somebody_elses() {
+    fn json_flag_counts_only_before_an_external_command() {
         let is = |line: &str| is_json(line.split(' ').map(OsString::from));
         assert!(is("prezero status --json") && !is("prezero lend 2M -- x --json"));
     }

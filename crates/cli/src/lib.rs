@@ -38,5 +38,5 @@ pub fn run<T: clap::Parser>(work: impl FnOnce(T) -> Outcome) -> ExitCode {
         Ok(None) => Ok(Exit::Done),
         Err(failure) => Err(failure),
     };
-    outcome.unwrap_or_else(exit::Failure::tell).into()
+    outcome.unwrap_or_else(exit::Failure::report).into()
 }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_a_synopsis_with_dashes_and_examples_as_they_are_typed() {
+    fn manual_page_has_dashed_synopsis_and_typed_examples() {
         let lend = page("lend");
         let of = |name: &str| {
             let (_, rest) = lend.split_once(&format!(".SH {name}\n.nf\n")).expect(name);

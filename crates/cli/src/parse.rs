@@ -66,7 +66,7 @@ mod tests {
     use crate::command_line::Cli;
 
     #[test]
-    fn a_command_without_its_dashes_is_told_of_them() {
+    fn command_without_its_dashes_gets_advice() {
         let lacks = |line: &str| lacks_dashes(&line.split(' ').map(Into::into).collect::<Vec<_>>());
         assert!(lacks("prezero lend 1G true") && lacks("prezero run qemu"));
         assert!(!lacks("prezero lend --nodes 1 -- true") && !lacks("prezero zero --nodes"));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_line_with_what_is_allowed() {
+    fn errors_are_one_line_with_allowed_values() {
         let error = |line: &str| {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
             one_line(&error.render().to_string())

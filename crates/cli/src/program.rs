@@ -24,7 +24,7 @@ pub(crate) struct Obstacle {
 }
 
 /// The obstacle of the program that a command names; `None` also where the file does not tell.
-pub(crate) fn why_not_served(command: &OsStr) -> Option<Obstacle> {
+pub(crate) fn unserved_reason(command: &OsStr) -> Option<Obstacle> {
     let mut path = find(command)?;
     for _ in 0..MAX_SCRIPTS {
         match interpreter(&path) {
@@ -135,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn dynamic_programs_and_what_is_no_program_are_not_spoken_of() {
+    fn dynamic_programs_and_non_programs_get_no_warning() {
         for name in
             ["sh", "/bin/sh", "/dev/null", "/", "/etc/passwd", "/no/such", "no-such-program"]
         {
-            assert!(why_not_served(OsStr::new(name)).is_none(), "{name}");
+            assert!(unserved_reason(OsStr::new(name)).is_none(), "{name}");
         }
     }
 }

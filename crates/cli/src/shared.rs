@@ -10,7 +10,7 @@ use units::{Node, PageSize};
 
 use crate::exit::Failure;
 
-/// Which daemon.
+/// WhichPages daemon.
 #[derive(Debug, Args)]
 pub(crate) struct Daemon {
     /// The daemon's socket
@@ -18,9 +18,9 @@ pub(crate) struct Daemon {
     pub(crate) socket: PathBuf,
 }
 
-/// Which pages.
+/// WhichPages pages.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct Which {
+pub(crate) struct WhichPages {
     /// Only pages of this NUMA node
     #[arg(long, value_name = "N")]
     node: Option<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct Which {
     page_size: Option<PageSize>,
 }
 
-impl Which {
+impl WhichPages {
     pub(crate) fn get(&self) -> worker::Which {
         worker::Which::new(self.node.map(Node), self.page_size)
     }
@@ -42,7 +42,7 @@ pub(crate) fn agent_socket(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// Which daemon, for what only agents may.
+/// WhichPages daemon, for what only agents may.
 #[derive(Debug, Args)]
 pub(crate) struct AgentDaemon {
     /// The daemon's socket for agents; default: its other socket's path with `.agent` behind it

@@ -173,7 +173,7 @@ const char *prezero_strerror(int result);
 const char *prezero_version(void);
 
 /*
- Borrows memory. Never waits for zeroing: what is not ready comes as a hole, which the kernel
+ Borrows memory. Never waits for zeroing: what is not ready comes as an unbacked part, which the kernel
  zeroes when the program touches it.
 
  Returns 0 and a loan, or a negative errno: -EINVAL (a value is not allowed), -EACCES, -EDQUOT,

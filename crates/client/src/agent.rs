@@ -54,15 +54,15 @@ impl AgentClient {
     /// keep that, and the memory is lent again only after they let go.
     ///
     /// # Errors
-    /// [`Error::AgentRefused`] with [`AgentError::NoSuchName`] for a name that nothing is lent by.
-    pub fn give_back(&mut self, name: LoanName) -> Result<()> {
+    /// [`Error::AgentRefused`] with [`AgentError::NoSuchName`] for an unused name.
+    pub fn release(&mut self, name: LoanName) -> Result<()> {
         self.call(&ReturnByName { name, discard: false }).map(drop)
     }
 
-    /// The same, without keeping content for its owner: for a loan that reached no user.
+    /// The same, and its content is dropped: for a loan that never reached its user.
     ///
     /// # Errors
-    /// As [`give_back`](Self::give_back).
+    /// As [`release`](Self::release).
     pub fn discard(&mut self, name: LoanName) -> Result<()> {
         self.call(&ReturnByName { name, discard: true }).map(drop)
     }

@@ -10,9 +10,9 @@ use rustix::process::{Resource, getrlimit};
 use serde::de::DeserializeOwned;
 use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 use wire::{
-    Configure, Drain, Drained, FindHolders, FinishZeroing, Finished, GetStatus, GiveBack, Holders,
-    LendRequest, MAX_PARTS, MOST_PARTS, Parameters, PoolChange, Refused, Reply, Revoke, Status,
-    TakeZeroing, WatchReply,
+    Configure, Drain, Drained, FindHolders, FinishZeroing, Finished, GetStatus, Holders,
+    LendRequest, MAX_LOAN_PARTS, MAX_MESSAGE_PARTS, Parameters, PoolChange, Refused, Release,
+    Reply, Revoke, Status, TakeZeroing, WatchReply,
 };
 
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const WATCH: &str = <wire::Watch as Parameters>::NAME;
 /// A timeout of zero would be no timeout.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// A connection to the daemon. Every call blocks until its answer, at most [`ANSWER_TIMEOUT`].
 #[derive(Debug)]
@@ -75,8 +75,8 @@ impl Client {
     }
 
     /// Borrows memory, in no more blocks than half of this process's limit on open files, unless
-    /// the request says how many. Never waits for zeroing: dirty parts come as a hole, which the
-    /// kernel zeroes when the program touches it.
+    /// the request says how many. Never waits for zeroing: dirty parts come as an unbacked part,
+    /// which the kernel zeroes when the program touches it.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
@@ -114,13 +114,13 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Broken`].
-    pub fn give_back(
+    pub fn release(
         &mut self,
         node: Option<Node>,
         page_size: Option<PageSize>,
         pages: Option<Pages>,
     ) -> Result<Bytes> {
-        self.call(&GiveBack { node, page_size, pages }).map(|(given, _)| given.bytes)
+        self.call(&Release { node, page_size, pages }).map(|(given, _)| given.bytes)
     }
 
     /// Has the daemon give all unused blocks back and keep nothing ready, or go on as configured.
@@ -131,7 +131,7 @@ impl Client {
         self.call(&Drain { on }).map(|(drained, _)| drained)
     }
 
-    /// Finds the processes that have blocks which are lent or linger: of one loan, or of all. The
+    /// Finds the processes that have blocks which are lent or draining: of one loan, or of all. The
     /// daemon looks for some seconds at most. For root.
     ///
     /// # Errors
@@ -170,30 +170,30 @@ impl Client {
         page_size: Option<PageSize>,
         below: Option<Pages>,
         interval: Duration,
-    ) -> Result<Watch> {
+    ) -> Result<StatusWatch> {
         let interval_ms = Some(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX));
         let watch = wire::Watch { node, page_size, below, interval_ms };
         send(&self.connection, &watch, true)?;
         // A watch may be silent for days.
         self.connection.set_timeout(None).map_err(broken(WATCH))?;
-        Ok(Watch { connection: self.connection })
+        Ok(StatusWatch { connection: self.connection })
     }
 }
 
 /// The reports of [`Client::watch`]. Blocks in `next`; dropping it ends the watch.
 #[derive(Debug)]
-pub struct Watch {
+pub struct StatusWatch {
     connection: Connection,
 }
 
-impl Watch {
+impl StatusWatch {
     /// The next report, if there is one within `timeout`, which is at least a millisecond. The next
     /// call goes on with a report that has come in part.
     ///
     /// # Errors
     /// [`Error::Refused`]; [`Error::Broken`], also when the daemon ends.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<WatchReply>> {
-        self.connection.set_timeout(Some(timeout.max(SHORTEST))).map_err(broken(WATCH))?;
+        self.connection.set_timeout(Some(timeout.max(MIN_TIMEOUT))).map_err(broken(WATCH))?;
         match self.report() {
             Err(Error::Broken { source, .. }) if source.kind() == ErrorKind::WouldBlock => Ok(None),
             report => report.map(Some),
@@ -206,7 +206,7 @@ impl Watch {
     }
 }
 
-impl Iterator for Watch {
+impl Iterator for StatusWatch {
     type Item = Result<WatchReply>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -262,7 +262,9 @@ fn open_files() -> u64 {
 
 /// A block is a descriptor, and a program has others.
 fn most_blocks(open: u64) -> u32 {
-    let half = usize::try_from(open / 2).unwrap_or(MOST_PARTS).clamp(MAX_PARTS, MOST_PARTS);
+    let half = usize::try_from(open / 2)
+        .unwrap_or(MAX_LOAN_PARTS)
+        .clamp(MAX_MESSAGE_PARTS, MAX_LOAN_PARTS);
     u32::try_from(half).unwrap_or(u32::MAX)
 }
 
@@ -277,12 +279,13 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_loan_has_at_most_half_of_the_files_that_the_process_may_have_open() {
+    fn loan_has_at_most_half_of_the_process_file_limit() {
         let limits = std::fs::read_to_string("/proc/self/limits").expect("our own");
         let open = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
         let soft = open.and_then(|rest| rest.split_whitespace().next()).expect("its line");
         assert_eq!(open_files(), soft.parse().unwrap_or(u64::MAX));
-        let bounds = [MAX_PARTS, MOST_PARTS].map(|parts| u32::try_from(parts).expect("few"));
+        let bounds =
+            [MAX_MESSAGE_PARTS, MAX_LOAN_PARTS].map(|parts| u32::try_from(parts).expect("few"));
         assert_eq!(most_blocks(0), bounds[0]);
         assert_eq!(most_blocks(1001), 500);
         assert_eq!(most_blocks(u64::MAX), bounds[1]);
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_does_not_say_in_how_many_blocks_is_sent_with_what_the_process_can_take() {
+    fn request_without_max_blocks_sends_the_process_limit() {
         let request = LendRequest::new(Bytes(1 << 21));
         let most = most_blocks(open_files());
         let call = sent(&request);

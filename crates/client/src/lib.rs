@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The library connects, borrows, maps and watches. It does not wait for zeroing (short of ready
-//! memory a loan comes with a hole that the kernel zeroes on touch), start threads or a runtime, or
-//! keep a program alive when the daemon is gone.
+//! memory a loan comes with an unbacked part that the kernel zeroes on touch), start threads or a
+//! runtime, or keep a program alive when the daemon is gone.
 
 mod agent;
 #[cfg(any(feature = "capi", test))]
@@ -24,7 +24,7 @@ mod socket;
 mod waiting;
 
 pub use agent::{AGENT_TIMEOUT, AgentClient};
-pub use connection::{ANSWER_TIMEOUT, Client, Watch};
+pub use connection::{ANSWER_TIMEOUT, Client, StatusWatch};
 pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::Loan;

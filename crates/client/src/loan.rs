@@ -82,7 +82,7 @@ impl Loan {
     ///
     /// # Errors
     /// [`Error::Kernel`], as when the address space is full, or `ENOMEM` when the kernel cannot
-    /// reserve the pages of a hole.
+    /// reserve the pages of an unbacked part.
     pub fn map(&self) -> Result<Mapping> {
         let row: Vec<_> = self.parts.iter().map(|(fd, part)| (fd.as_fd(), part.bytes.0)).collect();
         Ok(Mapping::map_row(&row, self.page_size)?)
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_with_too_few_descriptors_says_how_many_it_should_have_brought() {
+    fn answer_with_too_few_descriptors_names_the_expected_number() {
         let part =
             |fd| LentPart { fd, node: Node(0), bytes: Bytes(1 << 21), ready_bytes: Bytes(0) };
         let reply = Lent {

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use units::{Bytes, Node, PageSize, Pages};
 use wire::{LendRequest, PoolStatus, Provider};
 
-use crate::connection::{Client, Watch};
+use crate::connection::{Client, StatusWatch};
 use crate::error::{Error, Result};
 use crate::loan::Loan;
 
 /// For how long a wait may keep its caller from ending it.
-const SLICE: Duration = Duration::from_millis(100);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The least and the most time between two reports that one wait asks for.
-const LOOKS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+const REPORT_INTERVALS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 impl Client {
     /// Borrows memory once all of it is ready, or what there is after `wait`. Blocks for as long.
@@ -55,7 +55,9 @@ impl Client {
             }
             go_on()?;
             if let Some(waiting) = &mut waiting {
-                waiting.sleep(left.map_or(SLICE, |left| left.min(SLICE)));
+                waiting.sleep(
+                    left.map_or(CANCEL_POLL_INTERVAL, |left| left.min(CANCEL_POLL_INTERVAL)),
+                );
             }
         }
     }
@@ -80,7 +82,7 @@ impl Client {
 #[derive(Debug)]
 struct Waiting {
     /// `None` where the daemon tells nothing: then it is looked by the clock.
-    watch: Option<Watch>,
+    watch: Option<StatusWatch>,
     /// Ready bytes by node and page size, as reported.
     ready: BTreeMap<(Node, PageSize), Bytes>,
     /// Fewer ready bytes than these are not enough...
@@ -95,7 +97,7 @@ impl Waiting {
     fn begin(socket: &Path, request: &LendRequest, enough: Bytes) -> Self {
         let watch = Client::connect(socket)
             .and_then(|client| client.watch(request.node, request.page_size, None, Duration::ZERO));
-        let (ready, pause) = (BTreeMap::new(), LOOKS[0]);
+        let (ready, pause) = (BTreeMap::new(), REPORT_INTERVALS[0]);
         let next_look = Instant::now() + pause;
         Self { watch: watch.ok(), ready, enough, single: request.single, next_look, pause }
     }
@@ -103,7 +105,7 @@ impl Waiting {
     /// A whole report was asked for; the next one waits for longer.
     fn looked(&mut self, enough: Bytes) {
         self.enough = enough;
-        self.pause = (self.pause * 2).min(LOOKS[1]);
+        self.pause = (self.pause * 2).min(REPORT_INTERVALS[1]);
         self.next_look = Instant::now() + self.pause;
     }
 
@@ -130,8 +132,8 @@ impl Waiting {
         match self.watch.as_mut().map(|watch| watch.next_within(most)) {
             None => std::thread::sleep(most),
             Some(Ok(None)) => {}
-            Some(Ok(Some(told))) => {
-                for level in told.levels {
+            Some(Ok(Some(reported))) => {
+                for level in reported.levels {
                     let ready = level.ready_pages.bytes(level.page_size);
                     self.ready.insert((level.node, level.page_size), ready);
                 }
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn several_blocks_of_one_page_size_are_ready_together_and_one_file_by_itself() {
+    fn blocks_of_one_page_size_count_together_and_one_file_alone() {
         let pools = [pool(0, 2 * MIB, 4, 6), pool(1, 2 * MIB, 4, 2), pool(0, 1 << 30, 1, 1)];
         let rows = |bytes| LendRequest::new(Bytes(bytes));
         assert!(is_ready(Provider::Stock, &pools, &rows(16 * MIB)), "on two nodes");

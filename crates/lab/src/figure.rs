@@ -22,7 +22,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     /// Of no samples: not a number.
-    pub(crate) fn of(samples: &[f64]) -> Self {
+    pub(crate) fn from_samples(samples: &[f64]) -> Self {
         let at = |part| quantile(samples, part);
         Self { median: at(0.5), low: at(0.25), high: at(0.75), samples: samples.len() }
     }
@@ -86,7 +86,7 @@ impl Row {
 
     /// The same with one more value.
     pub(crate) fn with(mut self, what: &'static str, unit: &'static str, samples: &[f64]) -> Self {
-        self.values.push(Value { what, unit, stats: Stats::of(samples) });
+        self.values.push(Value { what, unit, stats: Stats::from_samples(samples) });
         self
     }
 
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn quantiles_are_samples_and_of_nothing_not_a_number() {
         let samples = [5.0, 1.0, 4.0, 2.0, 3.0];
-        let stats = Stats::of(&samples);
+        let stats = Stats::from_samples(&samples);
         assert_eq!((stats.low, stats.median, stats.high), (2.0, 3.0, 4.0));
         assert!((stats.spread_percent() - 100.0 / 3.0).abs() < 1e-9);
         assert_eq!(quantile(&samples, 1.0), 5.0);

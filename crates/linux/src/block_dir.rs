@@ -24,7 +24,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, Stat, StatxFlags};
 use units::PageSize;
 
 use crate::block_file::BlockFile;
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::holders::Identity;
 use crate::meminfo;
 use crate::mount::hugetlb_page;

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, Stat};
 use units::PageSize;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 
 /// Bytes looked at between two reads when searching for a byte other than zero.
 const SEARCH_BYTES: usize = 64 << 10;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::files;
 use crate::roots::Roots;
 
@@ -83,7 +83,7 @@ pub fn own(roots: &Roots) -> Result<Vec<Group>> {
 ///
 /// # Errors
 /// [`Error::is_not_found`] if that number is unused.
-pub fn of(roots: &Roots, process: u32) -> Result<Vec<Group>> {
+pub fn of_process(roots: &Roots, process: u32) -> Result<Vec<Group>> {
     listed(roots, &roots.proc.join(format!("{process}/cgroup")))
 }
 

@@ -27,7 +27,7 @@ pub struct CpuModel {
 /// [`Error::Invalid`] naming them; those of reading where a machine says which CPUs it has.
 pub fn check_online(roots: &Roots, cpus: &CpuSet) -> Result<()> {
     let file = roots.sys.join("devices/system/cpu/online");
-    let Some(text) = files::read_if_there(&file)? else { return Ok(()) };
+    let Some(text) = files::read_optional(&file)? else { return Ok(()) };
     let online: CpuSet = files::parse(&file, "a list of CPUs", text.trim())?;
     if cpus.intersection(&online).is_empty() {
         return Err(Error::invalid("cpus", cpus, "has no CPU that is online"));
@@ -60,7 +60,7 @@ pub fn describe(roots: &Roots) -> Result<CpuModel> {
         model: field("model name")
             .or_else(|| field("CPU part").map(|id| format!("part {id}")))
             .unwrap_or_else(|| "unknown".into()),
-        governor: files::read_if_there(&governor)?.map(|text| text.trim().to_owned()),
+        governor: files::read_optional(&governor)?.map(|text| text.trim().to_owned()),
         is_virtual: field("flags")
             .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
         kernel_release: release(roots)?,

@@ -117,18 +117,18 @@ impl Error {
 }
 
 /// Turns a bare errno into an [`Error`] by naming the call.
-pub(crate) trait Context<T>: Sized {
+pub(crate) trait ErrorContext<T>: Sized {
     /// Names the call; `call` runs only on failure.
     fn or_call(self, call: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T> Context<T> for std::result::Result<T, Errno> {
+impl<T> ErrorContext<T> for std::result::Result<T, Errno> {
     fn or_call(self, call: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|errno| Error::Call { call: call().into(), errno, advice: None })
     }
 }
 
-impl<T> Context<T> for std::io::Result<T> {
+impl<T> ErrorContext<T> for std::io::Result<T> {
     fn or_call(self, call: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)).or_call(call)
     }

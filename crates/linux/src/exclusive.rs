@@ -20,7 +20,7 @@
 use std::os::fd::AsFd;
 
 use crate::block_file::{BlockFile, name_of};
-use crate::error::{Advise, Context, Errno, Result};
+use crate::error::{Advise, Errno, ErrorContext, Result};
 use crate::raw;
 
 /// Who holds a file.
@@ -55,7 +55,7 @@ impl WriteLease<'_> {
     ///
     /// # Errors
     /// Those of `fcntl`.
-    pub fn give_back(self) -> Result<()> {
+    pub fn release(self) -> Result<()> {
         let file = self.0;
         std::mem::forget(self);
         unlock(file)
@@ -84,7 +84,7 @@ fn unlock(file: &BlockFile) -> Result<()> {
 /// EACCES if the file is another user's and the caller lacks `CAP_LEASE`.
 pub fn prove(file: &BlockFile) -> Result<Exclusivity> {
     match claim(file)? {
-        Claim::Sole(lease) => lease.give_back().map(|()| Exclusivity::Sole),
+        Claim::Sole(lease) => lease.release().map(|()| Exclusivity::Sole),
         Claim::Shared => Ok(Exclusivity::Shared),
         Claim::Unsupported => Ok(Exclusivity::Unsupported),
     }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 
 /// The whole text of a virtual file.
 pub(crate) fn read(path: &Path) -> Result<String> {
@@ -14,7 +14,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
 }
 
 /// The whole text, or `None` if the kernel lacks the file.
-pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
+pub(crate) fn read_optional(path: &Path) -> Result<Option<String>> {
     match read(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.is_not_found() => Ok(None),
@@ -35,9 +35,9 @@ impl KeptFile {
         Ok(Self { path, file })
     }
 
-    /// What it says now: at most the [`LONGEST_TEXT`] bytes that one read gives.
+    /// What it says now: at most the [`MAX_TEXT_BYTES`] bytes that one read gives.
     pub(crate) fn read(&self) -> Result<String> {
-        let mut text = [0; LONGEST_TEXT];
+        let mut text = [0; MAX_TEXT_BYTES];
         let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut text, 0))
             .or_call(|| format!("pread64({:?})", self.path))?;
         Ok(String::from_utf8_lossy(&text[..read]).into_owned())
@@ -45,7 +45,7 @@ impl KeptFile {
 }
 
 /// `meminfo` has 1.5 KiB, on arm64 with four sizes of huge pages as well.
-const LONGEST_TEXT: usize = 8 << 10;
+const MAX_TEXT_BYTES: usize = 8 << 10;
 
 /// One number that is the whole file.
 pub(crate) fn read_number(path: &Path) -> Result<u64> {

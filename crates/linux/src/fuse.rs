@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::mountinfo;
 use crate::roots::Roots;
 

@@ -11,7 +11,7 @@
 ///
 /// glibc keeps freed memory that lies below memory in use, for ever. Costs milliseconds per 100 MiB
 /// of heap. Other C libraries give memory back by themselves: a no-op there.
-pub fn give_back() -> bool {
+pub fn trim() -> bool {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: the argument is a number, and allocated memory stays untouched.

@@ -260,17 +260,17 @@ mod tests {
         }
     }
 
-    const LONG: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn mappings_and_descriptors_are_told_from_those_of_other_files() {
+    fn mappings_and_descriptors_of_other_files_are_excluded() {
         let tree = Tree::new();
         tree.has("7", &(line("00:2c", 41) + &line("00:2c", 41) + &line("00:2d", 42)), &[]);
         let open = [("/x/lent/b2/pages (deleted)", 42), ("/y/pages", 42), ("/z/b2/pages", 9)];
         tree.has("8", "", &open);
         tree.has("9", "", &[("anon_inode:[io_uring]", 3)]);
         fs::create_dir(tree.0.path().join("self")).unwrap();
-        let found = tree.search(LONG);
+        let found = tree.search(TEST_TIMEOUT);
         let held =
             [Holding { pid: 7, file: 0, maps: true }, Holding { pid: 8, file: 1, maps: false }];
         assert_eq!(found.holdings, held);
@@ -288,7 +288,7 @@ mod tests {
         // This one has descriptors of its own, and the mappings of all.
         tree.has("8", &line("00:2d", 9), &[]);
         tree.has(&format!("8/task/{THREAD}"), &line("00:2c", 41), &[("/x/b1/pages", 41)]);
-        let found = tree.search(LONG);
+        let found = tree.search(TEST_TIMEOUT);
         let held = [
             Holding { pid: 7, file: 0, maps: true },
             Holding { pid: 7, file: 1, maps: false },

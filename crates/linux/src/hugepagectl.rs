@@ -143,12 +143,12 @@ pub struct Watch {
 /// An ioctl number, taken apart as `_IOC` puts it together. This is the layout of asm-generic,
 /// which every architecture that prezero runs on (x86-64, aarch64) uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct IoctlNumber {
     nr: u8,
     size: u16,
 }
 
-impl Request {
+impl IoctlNumber {
     /// Which of the interface's calls `number` is.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ macro_rules! argument {
 
         impl $type {
             /// Its ioctl number for a struct of this size.
-            pub const NUMBER: u32 = Request::number::<Self>(size_of::<Self>());
+            pub const NUMBER: u32 = IoctlNumber::number::<Self>(size_of::<Self>());
         }
     };
 }
@@ -267,13 +267,13 @@ mod tests {
 
     #[test]
     fn numbers_come_apart_as_they_were_put_together() {
-        let request = Request::parse(Query::NUMBER).unwrap();
+        let request = IoctlNumber::parse(Query::NUMBER).unwrap();
         assert_eq!((request.nr(), request.size()), (Query::NR, 104));
-        let grown = Request::parse(Request::number::<Watch>(16383)).unwrap();
+        let grown = IoctlNumber::parse(IoctlNumber::number::<Watch>(16383)).unwrap();
         assert_eq!((grown.nr(), grown.size()), (Watch::NR, 16383));
         // Another type, read only, neither.
         for number in [Query::NUMBER ^ 0x100, Query::NUMBER & !(1 << 30), Query::NUMBER & 0xffff] {
-            assert_eq!(Request::parse(number), Err(Errno::NOTTY), "{number:#x}");
+            assert_eq!(IoctlNumber::parse(number), Err(Errno::NOTTY), "{number:#x}");
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_caller_is_understood_unless_it_asks_for_something_new() {
+    fn newer_caller_is_understood_unless_it_uses_new_fields() {
         let mut bytes = [zero(40).as_bytes(), &[0; 16]].concat();
         let read = Zero::read(&bytes).unwrap();
         assert_eq!(read, zero(32), "and told what was understood");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use units::{Node, PageSize};
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::files;
 use crate::roots::Roots;
 

@@ -29,7 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
 use crate::block_dir::check_name;
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Errno, Error, ErrorContext, Result};
 
 /// The name of the FIFO in a lease's directory.
 const FIFO: &str = "lease";

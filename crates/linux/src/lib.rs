@@ -20,7 +20,6 @@ pub mod block_dir;
 pub mod block_file;
 pub mod boot;
 pub mod cgroup;
-pub mod closings;
 pub mod cpu;
 mod cpuset;
 mod error;
@@ -46,6 +45,7 @@ mod raw;
 mod roots;
 pub mod sched;
 mod tcp_owner;
+pub mod unmap_events;
 pub mod user_ns;
 
 pub use block_dir::BlockDir;

@@ -33,7 +33,7 @@ use std::ptr;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use units::PageSize;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 
 /// What one page table of the level above 2 MiB pages covers, with 4 KiB tables.
 const SHARED_TABLE: u64 = 1 << 30;

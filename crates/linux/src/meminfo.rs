@@ -139,7 +139,7 @@ impl NodeMeter {
 pub fn available_on(roots: &Roots, node: Node) -> Result<Bytes> {
     let available = memory(roots)?.available_bytes;
     let path = roots.sys.join(format!("devices/system/node/node{node}/meminfo"));
-    let Some(text) = files::read_if_there(&path)? else { return Ok(Bytes(available)) };
+    let Some(text) = files::read_optional(&path)? else { return Ok(Bytes(available)) };
     let bytes = |name| node_field(&path, &text, name);
     // Shared memory is in the cache and must stay there.
     let cache = bytes(" FilePages")?.saturating_sub(bytes(" Shmem")?);

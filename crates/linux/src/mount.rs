@@ -10,7 +10,7 @@ use rustix::fs::StatFs;
 use rustix::mount::{MountFlags, UnmountFlags};
 use units::PageSize;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::mountinfo;
 use crate::roots::Roots;
 

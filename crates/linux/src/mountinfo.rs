@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::files;
 use crate::roots::Roots;
 
 /// One mount.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct MountEntry {
     /// Where it is mounted.
     pub(crate) dir: PathBuf,
     /// The kind of its file system, `hugetlbfs` or `fuse.prezero`.
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     line: String,
 }
 
-impl Entry {
+impl MountEntry {
     /// That its line lacks what every mount of that kind has.
     pub(crate) fn malformed(&self, roots: &Roots) -> Error {
         malformed(roots, &self.line)
@@ -30,7 +30,7 @@ impl Entry {
 }
 
 /// All mounts, in the order they were mounted.
-pub(crate) fn read(roots: &Roots) -> Result<Vec<Entry>> {
+pub(crate) fn read(roots: &Roots) -> Result<Vec<MountEntry>> {
     let text = files::read(&path(roots))?;
     text.lines().map(|line| parse(line).ok_or_else(|| malformed(roots, line))).collect()
 }
@@ -51,10 +51,10 @@ fn malformed(roots: &Roots, line: &str) -> Error {
 }
 
 /// `36 35 98:0 /root /mount/point options [tags...] - kind source super,options`
-fn parse(line: &str) -> Option<Entry> {
+fn parse(line: &str) -> Option<MountEntry> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
-    Some(Entry {
+    Some(MountEntry {
         dir: unescape(before.split(' ').nth(4)?),
         kind: after.next()?.to_owned(),
         options: after.nth(1).unwrap_or_default().to_owned(),

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use units::{Node, PageSize};
 
 use crate::cpuset::CpuSet;
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::files::{self, KeptFile};
 use crate::mapping::Mapping;
 use crate::raw::{self, Mask};
@@ -21,7 +21,7 @@ use crate::roots::Roots;
 /// The nodes that have memory, in rising order; node 0 alone on a kernel without NUMA.
 pub fn nodes(roots: &Roots) -> Result<Vec<Node>> {
     let path = roots.sys.join("devices/system/node/has_memory");
-    match files::read_if_there(&path)? {
+    match files::read_optional(&path)? {
         Some(text) => {
             let list = text.parse::<CpuSet>();
             let list = list.map_err(|_| Error::malformed(&path, "a list like 0-1", &text))?;
@@ -68,7 +68,7 @@ impl CpuMeter {
 /// # Errors
 /// EINVAL for a node without memory or outside the thread's cpuset.
 pub fn bind_thread_to(node: Node) -> Result<()> {
-    let bind = raw::set_mempolicy(libc::MPOL_BIND, &Mask::of([node.0]));
+    let bind = raw::set_mempolicy(libc::MPOL_BIND, &Mask::from_bits([node.0]));
     without_numa(bind, node, ())
         .or_call(|| format!("set_mempolicy(MPOL_BIND, {{{}}})", node.0))
         .advise(Errno::INVAL, "the node has no memory, or the cpuset does not allow it")
@@ -76,7 +76,7 @@ pub fn bind_thread_to(node: Node) -> Result<()> {
 
 /// Gives the calling thread the default policy back: the node of the CPU it runs on.
 pub fn reset_policy() -> Result<()> {
-    without_numa(raw::set_mempolicy(libc::MPOL_DEFAULT, &Mask::of([])), Node(0), ())
+    without_numa(raw::set_mempolicy(libc::MPOL_DEFAULT, &Mask::from_bits([])), Node(0), ())
         .or_call(|| "set_mempolicy(MPOL_DEFAULT)".into())
 }
 

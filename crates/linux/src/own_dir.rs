@@ -20,10 +20,10 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Errno, Error, ErrorContext, Result};
 
 /// Links of one path that are followed, as in the kernel.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// What others than the owner may not have.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
 
     fn follow(&mut self, link: &OwnedFd, stat: &Stat, at: PathBuf) -> Result<()> {
         self.links += 1;
-        if self.links > MOST_LINKS {
+        if self.links > MAX_LINKS {
             return Err(Errno::LOOP).or_call(|| format!("open({:?}, O_PATH)", self.path));
         }
         if !self.trusted.contains(&stat.st_uid) || takes_names(&self.stat) {

@@ -11,16 +11,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::block_file::name_of;
-use crate::error::{Context, Errno, Error, Result};
+use crate::error::{Errno, Error, ErrorContext, Result};
 use crate::files;
 use crate::raw;
 use crate::roots::Roots;
 
 /// The most supplementary groups that are looked at. A process may have 65,536. The kernel
 /// translates and copies each in the time of the caller: 2 to 4 ms a socket, 50 ms a request.
-pub const MOST_GROUPS: usize = 256;
+pub const MAX_GROUPS: usize = 256;
 /// A procfs line with this number of groups, of ten digits each, fits.
-const LONGEST_LINE: u64 = 16 + 11 * MOST_GROUPS as u64;
+const MAX_LINE_BYTES: u64 = 16 + 11 * MAX_GROUPS as u64;
 
 /// The credentials of a peer; ids are in the caller's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Peer {
 
 impl Peer {
     /// Asks the kernel (SO_PEERCRED), which answers at once, whatever the peer is.
-    pub fn of(socket: impl AsFd) -> Result<Self> {
+    pub fn from_socket(socket: impl AsFd) -> Result<Self> {
         let fd = socket.as_fd();
         let cred = raw::peer_cred(fd)
             .or_call(|| format!("getsockopt({}, SOL_SOCKET, SO_PEERCRED)", name_of(fd)))?;
@@ -47,19 +47,19 @@ impl Peer {
 
 /// The supplementary groups of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Groups {
+pub enum PeerGroups {
     /// All of them.
     Known(Vec<u32>),
-    /// More than [`MOST_GROUPS`]: the list was left unread.
+    /// More than [`MAX_GROUPS`]: the list was left unread.
     TooMany,
 }
 
-impl Groups {
-    /// Asks the kernel (SO_PEERGROUPS), with room for [`MOST_GROUPS`]: for a peer with more it
+impl PeerGroups {
+    /// Asks the kernel (SO_PEERGROUPS), with room for [`MAX_GROUPS`]: for a peer with more it
     /// copies none.
-    pub fn of(socket: impl AsFd) -> Result<Self> {
+    pub fn from_socket(socket: impl AsFd) -> Result<Self> {
         let fd = socket.as_fd();
-        let mut room = [0; MOST_GROUPS];
+        let mut room = [0; MAX_GROUPS];
         match raw::peer_groups(fd, &mut room) {
             Ok(count) => Ok(Self::Known(room[..count].to_vec())),
             Err(Errno::RANGE) => Ok(Self::TooMany),
@@ -69,12 +69,12 @@ impl Groups {
     }
 
     /// Those of a thread that waits in a request to a file system of ours, which procfs says; a
-    /// thread that is not visible there has none. Takes no memory for more than [`MOST_GROUPS`],
+    /// thread that is not visible there has none. Takes no memory for more than [`MAX_GROUPS`],
     /// but the kernel writes them all down first: up to 50 ms of the calling thread.
     ///
     /// # Errors
     /// A malformed `Groups:` line.
-    pub fn of_request(roots: &Roots, thread: u32) -> Result<Self> {
+    pub fn from_request(roots: &Roots, thread: u32) -> Result<Self> {
         let path = roots.proc.join(format!("{thread}/status"));
         let mut status = match File::open(&path).or_call(|| format!("open({path:?})")) {
             Ok(file) => BufReader::new(file),
@@ -84,7 +84,7 @@ impl Groups {
         let mut line = Vec::new();
         while {
             line.clear();
-            let read = (&mut status).take(LONGEST_LINE).read_until(b'\n', &mut line);
+            let read = (&mut status).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
             read.or_call(|| format!("read({path:?})"))? > 0
         } {
             // At the begin of a line: a process may have this text as its name.
@@ -95,11 +95,7 @@ impl Groups {
             let groups = String::from_utf8_lossy(groups);
             let number = |gid| files::parse(&path, "a group's number", gid);
             let groups: Vec<_> = groups.split_whitespace().map(number).collect::<Result<_>>()?;
-            return Ok(if groups.len() > MOST_GROUPS {
-                Self::TooMany
-            } else {
-                Self::Known(groups)
-            });
+            return Ok(if groups.len() > MAX_GROUPS { Self::TooMany } else { Self::Known(groups) });
         }
         Ok(Self::Known(Vec::new()))
     }
@@ -113,18 +109,18 @@ impl Groups {
     }
 }
 
-/// Whether the process at the other end has ended, or does so within `patience`: who connected, or
+/// Whether the process at the other end has ended, or does so within `timeout`: who connected, or
 /// who listened (listen(2)) where this end has connected to. The end itself may be open yet, in a
 /// child that was made a moment before. False of a process that the caller cannot see. Blocks for
-/// `patience`.
+/// `timeout`.
 ///
 /// # Errors
 /// A descriptor that is no Unix socket; no descriptor left.
-pub fn has_ended(socket: impl AsFd, patience: Duration) -> Result<bool> {
+pub fn has_ended(socket: impl AsFd, timeout: Duration) -> Result<bool> {
     let fd = socket.as_fd();
-    let Some(pid) = Peer::of(fd)?.pid else { return Ok(false) };
+    let Some(pid) = Peer::from_socket(fd)?.pid else { return Ok(false) };
     match process(fd, pid) {
-        Ok(process) => ends_within(&process, patience),
+        Ok(process) => ends_within(&process, timeout),
         Err(error) if error.errno() == Some(Errno::SRCH) => Ok(true),
         Err(error) => Err(error),
     }
@@ -151,14 +147,14 @@ pub(crate) fn process(socket: BorrowedFd<'_>, pid: u32) -> Result<OwnedFd> {
     }
 }
 
-/// Whether a process ends so soon. Blocks for `patience`.
-pub(crate) fn ends_within(process: &OwnedFd, patience: Duration) -> Result<bool> {
+/// Whether a process ends so soon. Blocks for `timeout`.
+pub(crate) fn ends_within(process: &OwnedFd, timeout: Duration) -> Result<bool> {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     let begin = Instant::now();
     loop {
-        let left = patience.saturating_sub(begin.elapsed());
+        let left = timeout.saturating_sub(begin.elapsed());
         let timeout = Timespec::try_from(left)
-            .map_err(|_| Error::invalid("patience", format!("{patience:?}"), "is too long"))?;
+            .map_err(|_| Error::invalid("timeout", format!("{timeout:?}"), "is too long"))?;
         match poll(&mut fds, Some(&timeout)) {
             // A signal to this process says nothing of the other.
             Err(Errno::INTR) => {}

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_waits_is_not_what_it_does() {
+    fn waiting_time_of_a_machine_is_not_work() {
         let dir = tempfile::tempdir().unwrap();
         let stat = "cpu  100 20 30 5000 600 7 8 9 40 50\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
         fs::write(dir.path().join("stat"), stat).unwrap();

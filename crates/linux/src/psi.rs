@@ -42,7 +42,7 @@ pub fn memory(roots: &Roots) -> Result<Option<Pressure>> {
 }
 
 fn read(path: &Path) -> Result<Option<Pressure>> {
-    let text = match files::read_if_there(path) {
+    let text = match files::read_optional(path) {
         Ok(Some(text)) => text,
         Ok(None) => return Ok(None),
         // With psi=0 the files exist and answer this.

@@ -18,7 +18,7 @@ use std::ptr;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rustix::io::Errno;
 
-use crate::hugepagectl::Request;
+use crate::hugepagectl::IoctlNumber;
 
 /// `MPOL_F_NODE | MPOL_F_ADDR`: answer with the node of the page at an address.
 const NODE_OF_ADDRESS: c_ulong = 1 | 2;
@@ -29,7 +29,7 @@ type Result<T> = std::result::Result<T, Errno>;
 pub(crate) struct Mask(Vec<c_ulong>);
 
 impl Mask {
-    pub(crate) fn of(bits: impl IntoIterator<Item = u32>) -> Self {
+    pub(crate) fn from_bits(bits: impl IntoIterator<Item = u32>) -> Self {
         let mut words = vec![0; 1];
         for bit in bits {
             let (word, shift) = (bit as usize / c_ulong::BITS as usize, bit % c_ulong::BITS);
@@ -111,7 +111,7 @@ pub(crate) fn move_pages_query(addresses: &[*const c_void]) -> Result<Vec<c_int>
 /// # Panics
 /// If the number is of another interface, or says more bytes than the argument has.
 pub(crate) fn hugepagectl(fd: BorrowedFd<'_>, number: u32, argument: &mut [u8]) -> Result<()> {
-    let request = Request::parse(number);
+    let request = IoctlNumber::parse(number);
     assert!(request.is_ok_and(|r| r.size() <= argument.len()), "{number:#x} is not about it");
     let number = libc::c_ulong::from(number);
     // SAFETY: the descriptor is borrowed for the call. The number's type is the interface's own,

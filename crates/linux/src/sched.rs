@@ -3,7 +3,7 @@
 //! threads and processes started afterwards inherit them, so a worker sets them first thing.
 
 use crate::cpuset::CpuSet;
-use crate::error::{Advise, Context, Errno, Error, Result};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
 use crate::raw::{self, Mask};
 
 /// A scheduling policy (sched(7)).
@@ -27,7 +27,7 @@ pub fn set_affinity(cpus: &CpuSet) -> Result<()> {
     if cpus.is_empty() {
         return Err(Error::invalid("cpu list", "\"\"", "names no cpu"));
     }
-    raw::sched_setaffinity(&Mask::of(cpus.iter()))
+    raw::sched_setaffinity(&Mask::from_bits(cpus.iter()))
         .or_call(|| format!("sched_setaffinity(0, {cpus})"))
         .advise(Errno::INVAL, "none of these cpus is online and allowed here")
 }
@@ -67,7 +67,7 @@ pub fn set_idle() -> Result<()> {
 /// # Errors
 /// ESRCH if there is no such thread; [`Error::is_denied`] where its priority needs `CAP_SYS_NICE`;
 /// EINVAL if none of its CPUs is allowed here.
-pub fn run_like(thread: u32) -> Result<()> {
+pub fn copy_scheduling(thread: u32) -> Result<()> {
     const SCHED_DEADLINE: u32 = 6;
     let number = i32::try_from(thread).map_err(|_| {
         Error::invalid("thread", thread, "is larger than any process or thread number")

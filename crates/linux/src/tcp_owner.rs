@@ -9,7 +9,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-use crate::error::{Context, Errno, Result};
+use crate::error::{Errno, ErrorContext, Result};
 
 /// `SOCK_DIAG_BY_FAMILY`, of netlink's messages.
 const BY_FAMILY: u16 = 20;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::error::{Context, Errno, Result};
+use crate::error::{Errno, ErrorContext, Result};
 use crate::peer::{self, Peer};
 use crate::raw;
 use crate::roots::Roots;

@@ -42,7 +42,7 @@ use crate::probe::{PinProbe, References, Result};
 
 /// So often the name of a file is looked at: who looks up a file's length by its path, for one,
 /// has it for a microsecond.
-const NAME_LOOKS: u32 = 8;
+const MAX_NAME_READS: u32 = 8;
 
 /// The knowledge that no other process has a file open, maps it, pins a page of it or is about to
 /// open it. Only the prover's own watch hangs on its inode.
@@ -185,7 +185,7 @@ impl PinProbe {
         watcher: Option<BorrowedFd<'_>>,
     ) -> Result<References> {
         let mut seen = self.look_at_name(file.as_fd(), rest, watcher)?;
-        for _ in 1..NAME_LOOKS {
+        for _ in 1..MAX_NAME_READS {
             if seen.open != rest.open() || seen.names == rest.names() {
                 break;
             }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_provers_own_watch_has_a_reference_of_the_inode_and_is_no_mark() {
+    fn provers_own_watch_is_an_inode_reference_and_no_mark() {
         let inode = Inode { references: 2, is_watched: true, ..at_rest().inode };
         let seen = References { inode, ..at_rest() };
         assert!(matches!(judge(&seen, &seen, 0, rest()), Holder::Nobody(_)));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_waited_for_before_what_its_borrower_left_counts() {
+    fn holders_are_waited_for_before_the_borrowers_marks_count() {
         let inode = Inode { watches: 1, ..at_rest().inode };
         let all = References { held: 1, poisoned: 1, behind: 1, names: 3, inode, ..at_rest() };
         assert!(matches!(judge(&all, &all, 1, rest()), Holder::Pinned(1)));

@@ -69,7 +69,7 @@ fn spliced(rig: &Rig, file: &BlockFile, offset: usize) -> (OwnedFd, OwnedFd) {
 }
 
 #[test]
-fn pages_at_rest_have_one_count_and_a_pin_is_one_more_on_its_page() {
+fn page_at_rest_has_one_count_and_each_pin_one_more() {
     Rig::each(2, |rig| {
         let rest = rig.rest();
         let file = rig.file("a", 2);
@@ -87,7 +87,7 @@ fn pages_at_rest_have_one_count_and_a_pin_is_one_more_on_its_page() {
 }
 
 #[test]
-fn holes_are_no_pages_and_a_mapping_is_a_reference() {
+fn unbacked_pages_do_not_count_and_a_mapping_is_a_reference() {
     Rig::each(2, |rig| {
         let rest = rig.rest();
         let file = rig.file("a", 2);
@@ -108,7 +108,7 @@ fn holes_are_no_pages_and_a_mapping_is_a_reference() {
 }
 
 #[test]
-fn a_file_whose_memory_ends_long_before_it_is_seen_as_it_is() {
+fn file_whose_memory_ends_early_is_seen_as_it_is() {
     // A tree of so few pages is two levels lower than one of all of them.
     let Some(_guard) = reserve(MIB_2, 2) else { return };
     let Some(mount) = mounted(MIB_2) else { return };
@@ -123,7 +123,7 @@ fn a_file_whose_memory_ends_long_before_it_is_seen_as_it_is() {
 }
 
 #[test]
-fn what_is_no_file_of_huge_pages_gets_no_answer() {
+fn file_without_huge_pages_gets_no_answer() {
     Rig::each(1, |rig| {
         let rest = rig.rest();
         let _file = rig.file("a", 1);
@@ -135,7 +135,7 @@ fn what_is_no_file_of_huge_pages_gets_no_answer() {
 }
 
 #[test]
-fn a_file_that_somebody_holds_already_is_no_measure() {
+fn file_that_a_process_holds_is_no_measure() {
     Rig::each(2, |rig| {
         let file = rig.dir.create("ready", "a").unwrap();
         file.set_len(2 * rig.page.bytes()).unwrap();
@@ -147,7 +147,7 @@ fn a_file_that_somebody_holds_already_is_no_measure() {
 }
 
 #[test]
-fn only_what_nobody_has_open_maps_pins_or_names_is_unheld() {
+fn only_unopened_unmapped_unpinned_unnamed_file_is_unheld() {
     Rig::each(2, |rig| {
         let rest = rig.rest();
         let file = rig.file("a", 2);
@@ -214,7 +214,7 @@ fn pages_behind_the_end_are_seen_and_no_length_hides_them() {
 }
 
 #[test]
-fn what_hangs_on_the_inode_is_seen_but_for_the_provers_own_watch() {
+fn inode_marks_are_seen_except_the_provers_own_watch() {
     use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init, remove_watch};
     Rig::each(2, |rig| {
         let rest = rig.rest();
@@ -241,7 +241,7 @@ fn what_hangs_on_the_inode_is_seen_but_for_the_provers_own_watch() {
 }
 
 #[test]
-fn pages_that_were_lent_and_left_their_file_pinned_are_seen_until_they_are_free() {
+fn lent_pages_pinned_outside_their_file_are_seen_until_free() {
     Rig::each(4, |rig| {
         let rest = rig.rest();
         let file = rig.file("a", 2);

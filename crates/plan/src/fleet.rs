@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 /// How long a daemon waits for pages in transit, in seconds.
-const PATIENCE: f64 = 0.5;
+const MAX_WAIT_SECONDS: f64 = 0.5;
 const MICROSECOND: f64 = 1e-6;
 
 type Time = u64;
@@ -103,7 +103,7 @@ pub fn run(fleet: &Fleet, asks: &[Ask]) -> Result<Outcome, ConfigError> {
         run.place(index, asks, true);
     }
     run.outcome.seconds = asks.last().map_or(0.0, |ask| ask.arrival);
-    run.until(micros(run.outcome.seconds + PATIENCE), asks);
+    run.until(micros(run.outcome.seconds + MAX_WAIT_SECONDS), asks);
     run.settle();
     Ok(run.outcome)
 }
@@ -195,19 +195,19 @@ impl<'a> Run<'a> {
         });
         let Some((node, granted)) = granted else {
             if first {
-                self.after(PATIENCE, Event::Again { ask: index });
+                self.after(MAX_WAIT_SECONDS, Event::Again { ask: index });
             } else {
                 self.outcome.loans += 1;
                 self.outcome.refused += 1;
             }
             return;
         };
-        let hole = Bytes(ask.bytes.0.saturating_sub(granted.ready.0));
-        let waited = if first { 0.0 } else { PATIENCE };
+        let unbacked = Bytes(ask.bytes.0.saturating_sub(granted.ready.0));
+        let waited = if first { 0.0 } else { MAX_WAIT_SECONDS };
         self.outcome.loans += 1;
         self.outcome.bytes += ask.bytes.0;
         self.outcome.ready_bytes += granted.ready.0;
-        self.outcome.added.push(waited + seconds(hole, self.fleet.fault_rate));
+        self.outcome.added.push(waited + seconds(unbacked, self.fleet.fault_rate));
         if ask.lifetime.is_finite() {
             self.after(ask.lifetime, Event::Ended { node, lease: granted.lease });
         }
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_late_is_believed_until_then() {
+    fn late_published_supply_is_believed_until_it_arrives() {
         let late = Fleet { delay: 60.0, ..fleet(Placement::ReadyFirst) };
         // Node 0 is empty after the first loan, and is asked again, because the news has not
         // arrived.

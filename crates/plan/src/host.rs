@@ -3,13 +3,13 @@
 //! pool that is a number.
 //!
 //! It takes the place of the daemon's shell: it asks the book, carries out the effects, and reports
-//! them. Pages that a loan's hole has count as taken at once, as the kernel promises them.
+//! them. Pages that a loan's unbacked part has count as taken at once, as the kernel promises them.
 
 use std::collections::HashMap;
 
 use book::block::Reach;
 use book::config::{ConfigError, PoolConfig};
-use book::{Asked, Book, Effect, JobOrder, Who};
+use book::{Asked, Book, Effect, JobOrder, Requester};
 use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{LendRequest, ZeroBy};
 
@@ -67,7 +67,7 @@ fn recycle(in_place: bool) -> book::config::Recycle {
 
 /// A loan that was granted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Granted {
+pub(crate) struct HostLoan {
     pub(crate) lease: LeaseId,
     /// What of it was ready.
     pub(crate) ready: Bytes,
@@ -126,7 +126,7 @@ impl Host {
     }
 
     /// A loan, or `None` where the book refuses it.
-    pub(crate) fn lend(&mut self, bytes: Bytes) -> Option<Granted> {
+    pub(crate) fn lend(&mut self, bytes: Bytes) -> Option<HostLoan> {
         let request = LendRequest {
             page_size: Some(self.kind.page_size),
             node: Some(NodeKind::DOMAIN_NODE),
@@ -146,7 +146,7 @@ impl Host {
         self.carry_out(&effects);
         self.lent += loan.parts.iter().map(|part| part.pages).sum();
         let ready: Pages = loan.parts.iter().map(|part| part.ready).sum();
-        Some(Granted { lease: loan.lease, ready: ready.bytes(self.kind.page_size) })
+        Some(HostLoan { lease: loan.lease, ready: ready.bytes(self.kind.page_size) })
     }
 
     /// Ends a loan that its borrower has returned and let go of.
@@ -157,7 +157,7 @@ impl Host {
         for block in blocks {
             let Some(pages) = self.files.get(&block).copied() else { continue };
             self.lent = self.lent.saturating_sub(pages);
-            self.book.note_memory(block, pages);
+            self.book.record_memory(block, pages);
             if let Some((_, effects)) = self.book.settle(block, Reach::Sole, 0) {
                 self.carry_out(&effects);
             }
@@ -168,7 +168,8 @@ impl Host {
     pub(crate) fn begin(&mut self) -> Vec<Begun> {
         let mut begun = Vec::new();
         while self.running < self.book.wanted_workers(self.kind.workers) {
-            let Some((order, effects)) = self.book.take_zeroing(Who::Background, None, None) else {
+            let Some((order, effects)) = self.book.take_zeroing(Requester::Background, None, None)
+            else {
                 break;
             };
             self.carry_out(&effects);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_begins_full_lends_what_is_ready_and_refills_below_low() {
+    fn node_begins_full_lends_ready_pages_and_refills_below_low() {
         let mut host = Host::new(kind()).unwrap();
         assert_eq!(host.ready(), Bytes(16 * GIB));
         let first = host.lend(Bytes(10 * GIB)).unwrap();

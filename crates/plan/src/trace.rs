@@ -187,7 +187,7 @@ fn lines<T: for<'de> Deserialize<'de>>(
 /// Loans as the levels of lent pages show them.
 fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
     #[derive(Deserialize)]
-    struct Report {
+    struct PlanReport {
         time: f64,
         levels: Vec<wire::Level>,
     }
@@ -197,7 +197,7 @@ fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
     for (number, line) in file.lines().enumerate() {
         let wrong = |why: &dyn std::fmt::Display| format!("line {}: {why}", number + 1);
         let line = line.map_err(|error| wrong(&error))?;
-        let report: Report = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+        let report: PlanReport = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
         for level in report.levels {
             let Some(page_size) = PageSize::new(level.page_size.bytes()) else { continue };
             let node = units::Node(level.node.0);
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_trace_is_read_again() {
         let asks = vec![
             Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 12.5, node: None },
             Ask { arrival: 1.5, bytes: Bytes(2 << 20), lifetime: f64::INFINITY, node: Some(3) },

@@ -41,13 +41,13 @@ fn bad_value(error: impl std::fmt::Display) -> PyErr {
 }
 
 /// The longest accepted time: 31 years. A longer one is a mistake.
-const LONGEST: f64 = 1e9;
+const MAX_SECONDS: f64 = 1e9;
 
 fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
     let bad =
         |error: &dyn std::fmt::Display| PyValueError::new_err(format!("{name}={seconds}: {error}"));
-    if seconds > LONGEST {
-        return Err(bad(&format_args!("at most {LONGEST} seconds")));
+    if seconds > MAX_SECONDS {
+        return Err(bad(&format_args!("at most {MAX_SECONDS} seconds")));
     }
     Duration::try_from_secs_f64(seconds).map_err(|error| bad(&error))
 }

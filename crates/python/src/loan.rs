@@ -20,7 +20,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::memory::{Memory, Tensor};
+use crate::memory::{LentMemory, Tensor};
 
 /// DLPack's number of memory that a CPU reads.
 const ON_CPU: (i32, i32) = (1, 0);
@@ -32,7 +32,7 @@ const NO_FLAGS: u64 = 0;
 #[derive(Debug)]
 #[pyclass(frozen, module = "prezero")]
 pub(crate) struct Loan {
-    memory: Mutex<Option<Arc<Memory>>>,
+    memory: Mutex<Option<Arc<LentMemory>>>,
     bytes: Bytes,
     ready: Bytes,
     page: PageSize,
@@ -48,16 +48,16 @@ impl Loan {
             page: lent.page_size(),
             is_kept: lent.is_kept(),
             number: lent.id().0,
-            memory: Mutex::new(Some(Memory::new(lent, mapping))),
+            memory: Mutex::new(Some(LentMemory::new(lent, mapping))),
         }
     }
 
     /// Its memory, unless it was given back.
-    pub(crate) fn memory(&self) -> PyResult<Arc<Memory>> {
+    pub(crate) fn memory(&self) -> PyResult<Arc<LentMemory>> {
         self.slot().clone().ok_or_else(|| PyValueError::new_err("the loan is closed"))
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Memory>>> {
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<LentMemory>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,7 +102,7 @@ impl Loan {
     /// Gives it back, unless a view of it lives.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(memory) = self.slot().take() else { return Ok(()) };
-        match memory.alone() {
+        match memory.into_unique() {
             // To unmap many small pages takes a while, in which other threads may run.
             Ok(memory) => py.detach(|| drop(memory)),
             Err(memory) => {

@@ -11,14 +11,14 @@ use dlpack_rs::safe::{TensorInfo, cpu_device, dtype_u8};
 
 /// Mapped memory that lives as long as the loan and every tensor of it.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct LentMemory {
     // In this order: unmapped, and only then given back.
     mapping: Mapping,
     _lent: client::Loan,
     views: AtomicUsize,
 }
 
-impl Memory {
+impl LentMemory {
     pub(crate) fn new(lent: client::Loan, mapping: Mapping) -> Arc<Self> {
         Arc::new(Self { mapping, _lent: lent, views: AtomicUsize::new(0) })
     }
@@ -40,7 +40,7 @@ impl Memory {
     }
 
     /// The memory alone, to be dropped, or this again where a view or a tensor of it lives.
-    pub(crate) fn alone(self: Arc<Self>) -> Result<Self, Arc<Self>> {
+    pub(crate) fn into_unique(self: Arc<Self>) -> Result<Self, Arc<Self>> {
         if self.views.load(Ordering::Acquire) > 0 {
             return Err(self);
         }
@@ -50,7 +50,7 @@ impl Memory {
 
 /// A tensor of bytes that shares the memory.
 #[derive(Debug)]
-pub(crate) struct Tensor(pub(crate) Arc<Memory>);
+pub(crate) struct Tensor(pub(crate) Arc<LentMemory>);
 
 impl IntoDLPack for Tensor {
     fn tensor_info(&self) -> TensorInfo {

@@ -94,7 +94,7 @@ pub fn outlive_parent() {
 ///
 /// # Panics
 /// If the kernel refuses.
-pub fn become_user_of_a_new_namespace(ready: &Ready, uid: u32) {
+pub fn enter_user_namespace(ready: &Ready, uid: u32) {
     // SAFETY: takes numbers alone; of the one thread that is left.
     let ret = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
     assert_eq!(ret, 0, "unshare(CLONE_NEWUSER): {}", io::Error::last_os_error());

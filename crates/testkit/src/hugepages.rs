@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use units::{Node, PageSize};
 
 use crate::lock::{Before, Lock, MOUNTS_PREFIX};
-use crate::{GIB_PAGES, IN_VM, skip, skip_for_ever};
+use crate::{GIB_PAGES, IN_VM, skip, skip_always};
 
 /// 2 MiB.
 pub const MIB_2: PageSize = PageSize::MIB_2;
@@ -64,14 +64,14 @@ pub fn reserve_all(wanted: &[(PageSize, Option<Node>, u64)]) -> Option<Guard> {
         return None;
     }
     if std::env::var_os(IN_VM).is_some() {
-        skip_for_ever("runs in a virtual machine, as VM=1 asks");
+        skip_always("runs in a virtual machine, as VM=1 asks");
         return None;
     }
     let gigantic = wanted.iter().filter(|(page, ..)| page.bytes() >= 1 << 30);
     let gigantic = gigantic.map(|(.., pages)| pages).sum::<u64>();
     let had = std::env::var(GIB_PAGES).ok().and_then(|pages| pages.parse::<u64>().ok());
     if had.is_some_and(|had| gigantic > had) {
-        skip_for_ever(&format!("memory is too scattered for {gigantic} pages of 1 GiB"));
+        skip_always(&format!("memory is too scattered for {gigantic} pages of 1 GiB"));
         return None;
     }
     let lock = Lock::take();
@@ -197,7 +197,7 @@ impl Guard {
         };
         let before: Vec<_> = self.before.iter().filter(|before| before.page == page).collect();
         if let ([Before { node, .. }], true) = (&before[..], page.bytes() < GIB_1.bytes()) {
-            // The elastic pool's tests found that a promise has effects: the probes for pins miss
+            // The resizable pool's tests found that a promise has effects: the probes for pins miss
             // their page, and the pool keeps its size where it would shrink.
             let there = hugetlb::counters(&roots, page, *node)?;
             let gone = there.free.saturating_sub(pages).min(excess()?);

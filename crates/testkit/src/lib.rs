@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{FallocateFlags, fallocate};
 
 pub use lock::MOUNTS_PREFIX;
-pub use skip::{GIB_PAGES, IN_VM, NO_SKIP, SKIP_LOG, skip, skip_for_ever, skipped};
+pub use skip::{GIB_PAGES, IN_VM, NO_SKIP, SKIP_LOG, skip, skip_always, skipped};
 pub use tree::{Tree, tree};
 
 /// Gives the pages of `range` of a file back and leaves a hole, as a borrower can; its length stays

@@ -29,7 +29,7 @@ static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 /// If [`NO_SKIP`] is set, or writing the log fails.
 pub fn skip(reason: &str) {
     assert!(env::var(NO_SKIP).as_deref() != Ok("1"), "{NO_SKIP}=1, but would skip: {reason}");
-    skip_for_ever(reason);
+    skip_always(reason);
 }
 
 /// The same for something that this machine can never have, such as a second node: never a failure.
@@ -37,7 +37,7 @@ pub fn skip(reason: &str) {
 ///
 /// # Panics
 /// If writing the log fails.
-pub fn skip_for_ever(reason: &str) {
+pub fn skip_always(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("?");
     SKIPPED.fetch_add(1, Ordering::Relaxed);

@@ -200,20 +200,20 @@ impl std::error::Error for BadLoanName {}
 impl fmt::Display for BadLoanName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What a client sends may be of any length.
-        let shown: String = self.0.chars().take(LoanName::LONGEST).collect();
+        let shown: String = self.0.chars().take(LoanName::MAX_CHARACTERS).collect();
         write!(
             f,
             "`{shown}` is no name of a loan: use 1 to {} letters, digits, dots, underscores and hyphens \
              in parts that / separates, each beginning with a letter or digit, the first of several as \
              TENANT@INCARNATION where tenants come and go",
-            LoanName::LONGEST
+            LoanName::MAX_CHARACTERS
         )
     }
 }
 
 impl LoanName {
     /// The most characters of a name.
-    pub const LONGEST: usize = 118;
+    pub const MAX_CHARACTERS: usize = 118;
 
     /// The name.
     #[must_use]
@@ -253,8 +253,9 @@ impl FromStr for LoanName {
             Some((tenant, incarnation)) => good(tenant) && good(incarnation),
             None => good(scope),
         };
-        let fits =
-            text.len() <= Self::LONGEST && scope.is_none_or(is_scope) && rest.split('/').all(good);
+        let fits = text.len() <= Self::MAX_CHARACTERS
+            && scope.is_none_or(is_scope)
+            && rest.split('/').all(good);
         if fits { Ok(Self(text.to_owned())) } else { Err(BadLoanName(text.to_owned())) }
     }
 }

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_what_is_added_are_all_of_it() {
+    fn sums_and_additions_lose_nothing() {
         assert_eq!([1, 2, 4].map(Pages).into_iter().sum::<Pages>(), Pages(7));
         assert_eq!([1, 2, 4].map(Bytes).into_iter().sum::<Bytes>(), Bytes(7));
         let (mut pages, mut bytes) = (Pages(3), Bytes(3));

@@ -21,7 +21,7 @@ pub const DESCRIPTION: &str = include_str!("../io.prezero.agent.varlink");
 /// The ending that makes the daemon's socket path the path of the agents' socket.
 pub const SOCKET_ENDING: &str = ".agent";
 /// The most loans that one reply lists.
-pub const MOST_LISTED: usize = 256;
+pub const MAX_LISTED: usize = 256;
 
 /// A loan by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,13 +19,13 @@ pub struct Holders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Drained {
     /// Given back to the kernel.
-    pub given_back_bytes: Bytes,
+    pub released_bytes: Bytes,
     /// Lent. Goes back to the kernel when it is returned.
     pub lent_bytes: Bytes,
     /// Content that waits for its owner. Goes back when its time is over.
     pub kept_bytes: Bytes,
     /// Returned, and some process can still reach it. Goes back when none can.
-    pub lingering_bytes: Bytes,
+    pub draining_bytes: Bytes,
 }
 
 /// The memory taken from its borrower.
@@ -120,7 +120,7 @@ pub struct Configured {}
 
 /// The memory given back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenBack {
+pub struct Released {
     /// The size.
     pub bytes: Bytes,
 }

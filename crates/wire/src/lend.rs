@@ -9,7 +9,7 @@ use units::{Bytes, LoanName, Node, Owner, PageSize, Uid};
 use crate::agent::LentByName;
 use crate::methods::method;
 use crate::optional::{or_default, seconds};
-use crate::{Lent, MAX_PARTS, MOST_PARTS};
+use crate::{Lent, MAX_LOAN_PARTS, MAX_MESSAGE_PARTS};
 
 method!(LendRequest, "io.prezero.Lend", Lent);
 method!(LendForAgent, "io.prezero.agent.Lend", LentByName);
@@ -57,7 +57,8 @@ pub struct LendRequest {
     /// loan by name alone.
     pub whole: bool,
     /// The most blocks that the borrower can take, a descriptor each; what more would be needed is
-    /// a hole. `None` is [`MAX_PARTS`], and none gets more than [`MOST_PARTS`].
+    /// an unbacked part. `None` is [`MAX_MESSAGE_PARTS`], and none gets more than
+    /// [`MAX_LOAN_PARTS`].
     pub most_blocks: Option<u32>,
     /// How the loan is held.
     pub hold: Hold,
@@ -112,9 +113,9 @@ impl LendRequest {
 
     /// The most blocks that it may get.
     #[must_use]
-    pub fn most_parts(&self) -> usize {
-        let asked = self.most_blocks.map_or(MAX_PARTS, |most| most as usize);
-        asked.clamp(1, MOST_PARTS)
+    pub fn max_parts(&self) -> usize {
+        let asked = self.most_blocks.map_or(MAX_MESSAGE_PARTS, |most| most as usize);
+        asked.clamp(1, MAX_LOAN_PARTS)
     }
 }
 

@@ -23,14 +23,14 @@ mod status;
 mod words;
 
 pub use answers::{
-    Configured, Drained, Finished, GivenBack, Holders, Job, Lent, LentPart, Revoked, WatchReply,
+    Configured, Drained, Finished, Holders, Job, Lent, LentPart, Released, Revoked, WatchReply,
     ZeroBy,
 };
 pub use error::Error;
 pub use lend::{Hold, LendForAgent, LendRequest};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
-    Configure, Drain, FindHolders, FinishZeroing, GetStatus, GiveBack, Parameters, PoolChange,
+    Configure, Drain, FindHolders, FinishZeroing, GetStatus, Parameters, PoolChange, Release,
     Revoke, TakeZeroing, Watch,
 };
 pub use reading::{BadValue, Invalid};
@@ -38,8 +38,8 @@ pub use service::{
     GetInfo, GetInterfaceDescription, Info, InterfaceDescription, SERVICE, ServiceError,
 };
 pub use status::{
-    BlockHolder, BlockSize, Counters, ElasticStatus, Held, KernelStatus, Level, LoanStatus,
-    PoolStatus, Status, UserStatus,
+    BlockHolder, BlockSize, Counters, Held, KernelStatus, Level, LoanStatus, PoolStatus,
+    ResizeStatus, Status, UserStatus,
 };
 pub use words::{KernelKind, Provider, Recycle, StateName, Unknown};
 
@@ -53,6 +53,6 @@ pub const DEFAULT_SOCKET: &str = "/run/prezero/io.prezero";
 pub const MESSAGE_FDS: usize = 253;
 /// The most blocks in a loan to a client that leaves the number open: together with the lease,
 /// their descriptors fill one message.
-pub const MAX_PARTS: usize = MESSAGE_FDS - 1;
+pub const MAX_MESSAGE_PARTS: usize = MESSAGE_FDS - 1;
 /// The most blocks in any loan. Each takes 10 us of the daemon's one thread.
-pub const MOST_PARTS: usize = 1024;
+pub const MAX_LOAN_PARTS: usize = 1024;

@@ -9,7 +9,7 @@ use units::{JobId, LeaseId, Node, PageSize, Pages, PoolKey};
 
 use crate::optional::or_default;
 use crate::{
-    Configured, Drained, Finished, GivenBack, Holders, Job, Recycle, Revoked, Status, WatchReply,
+    Configured, Drained, Finished, Holders, Job, Recycle, Released, Revoked, Status, WatchReply,
 };
 
 /// A method's parameters, with its name and its reply.
@@ -33,7 +33,7 @@ pub(crate) use method;
 method!(GetStatus, "io.prezero.GetStatus", Status);
 method!(TakeZeroing, "io.prezero.TakeZeroing", Job);
 method!(FinishZeroing, "io.prezero.FinishZeroing", Finished);
-method!(GiveBack, "io.prezero.GiveBack", GivenBack);
+method!(Release, "io.prezero.Release", Released);
 method!(Configure, "io.prezero.Configure", Configured);
 method!(Watch, "io.prezero.Watch", WatchReply);
 method!(FindHolders, "io.prezero.FindHolders", Holders);
@@ -73,7 +73,7 @@ pub struct FinishZeroing {
 /// Gives ready and zeroable pages back to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GiveBack {
+pub struct Release {
     /// The node. `None` is any.
     #[serde(default)]
     pub node: Option<Node>,
@@ -93,7 +93,7 @@ pub struct Configure {
     pub change: PoolChange,
 }
 
-/// Asks which processes have blocks that are lent or linger: of one loan, or of all.
+/// Asks which processes have blocks that are lent or draining: of one loan, or of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindHolders {

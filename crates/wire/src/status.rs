@@ -33,7 +33,7 @@ pub struct PoolStatus {
     /// Pages with content that waits for its owner.
     pub kept_pages: Pages,
     /// Pages returned but still reachable.
-    pub lingering_pages: Pages,
+    pub draining_pages: Pages,
     /// Those of them that are still mapped.
     pub mapped_pages: Pages,
     /// The pages of them that are closed and unmapped, in blocks with pinned pages.
@@ -56,12 +56,12 @@ pub struct PoolStatus {
     /// The sizes of its blocks, where there are several: the wanted and the ready ones.
     pub sizes: Vec<BlockSize>,
     /// The size of the kernel's pool, where the daemon may change it for this pool.
-    pub elastic: Option<ElasticStatus>,
+    pub resize: Option<ResizeStatus>,
 }
 
 /// The size of one pool of the kernel's, which the daemon may change.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct ElasticStatus {
+pub struct ResizeStatus {
     /// The minimum size of the kernel's pool in pages.
     pub min_pages: Pages,
     /// ... and makes it no larger than this.
@@ -69,9 +69,9 @@ pub struct ElasticStatus {
     /// Pages of the kernel's pool, in use or not, without surplus ones.
     pub total_pages: Pages,
     /// Pages that the daemon has added and has yet to take away again.
-    pub grown_pages: Pages,
+    pub added_pages: Pages,
     /// Pages that it is adding now.
-    pub growing_pages: Pages,
+    pub adding_pages: Pages,
     /// Another program made the kernel's pool smaller, to this size. The pool stays there until a
     /// program adds pages, or the configuration is read again.
     pub held_pages: Option<Pages>,
@@ -115,8 +115,8 @@ pub struct LoanStatus {
     pub nodes: Vec<Node>,
     /// Pages that were ready, or that the kernel has filled with zeroed ones.
     pub ready_pages: Pages,
-    /// The others: a hole, which the borrower's own faults fill.
-    pub hole_pages: Pages,
+    /// The others: an unbacked part, which the borrower's own faults fill.
+    pub unbacked_pages: Pages,
     /// For how long it has been lent. Absent for a loan of before the daemon's start.
     #[serde(rename = "age_seconds", default, with = "seconds")]
     pub age: Option<Duration>,
@@ -137,7 +137,7 @@ pub struct UserStatus {
     pub uid: Uid,
     /// Its loans.
     pub loans: u64,
-    /// What counts against its quota: lent, lingering and kept, and what its files have beyond.
+    /// What counts against its quota: lent, draining and kept, and what its files have beyond.
     pub held_bytes: Bytes,
     /// Its quota; by its groups, as of its last request.
     pub quota_bytes: Option<Bytes>,
@@ -148,8 +148,8 @@ pub struct UserStatus {
 pub struct BlockHolder {
     /// The loan that the block is, or was, part of; absent for one of a lost worker.
     pub lease: Option<LeaseId>,
-    /// Whether that loan has ended, so that the block lingers.
-    pub lingers: bool,
+    /// Whether that loan has ended, so that the block is draining.
+    pub draining: bool,
     /// NUMA node.
     pub node: Node,
     /// Page size in bytes.
@@ -189,9 +189,9 @@ pub struct Counters {
     /// Loans granted.
     pub loans: u64,
     /// Bytes lent that were ready.
-    pub hit_bytes: Bytes,
-    /// Bytes lent as a hole, which the client's own faults fill.
-    pub miss_bytes: Bytes,
+    pub lent_ready_bytes: Bytes,
+    /// Bytes lent as an unbacked part, which the client's own faults fill.
+    pub lent_unbacked_bytes: Bytes,
     /// Loans that got their owner's content back.
     pub kept_loans: u64,
     /// Loans refused.
@@ -201,7 +201,7 @@ pub struct Counters {
     /// Workers that went away without a word.
     pub lost_workers: u64,
     /// Bytes given back to the kernel for others.
-    pub given_back_bytes: Bytes,
+    pub released_bytes: Bytes,
 }
 
 /// A kernel that knows its zeroed pages.
@@ -240,7 +240,7 @@ pub struct Status {
     /// Whether background zeroing waits for CPU pressure to fall.
     pub paused_by_pressure: bool,
     /// Why pools recycle fresh that would recycle in place if pinned pages could be seen.
-    pub fresh_because: Option<String>,
+    pub fresh_reason: Option<String>,
     /// Whether it keeps nothing ready, because it was drained.
     pub drained: bool,
     /// Where its control tree is mounted.

@@ -117,7 +117,7 @@ words! {
         /// In a client's hands.
         Lent = "lent",
         /// Returned, but perhaps still reachable.
-        Lingering = "lingering",
+        Draining = "draining",
         /// Returned, content preserved for its owner.
         Kept = "kept",
     }

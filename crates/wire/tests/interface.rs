@@ -47,7 +47,7 @@ fn interface_of_borrowers_is_that_of_the_structs() {
     code.method::<wire::LendRequest>();
     code.method::<wire::TakeZeroing>();
     code.method::<wire::FinishZeroing>();
-    code.method::<wire::GiveBack>();
+    code.method::<wire::Release>();
     code.method::<wire::Drain>();
     code.method::<wire::FindHolders>();
     code.method::<wire::Revoke>();
@@ -216,9 +216,9 @@ fn what_may_be_null_may_be_left_out_and_reads_the_same() {
 
 #[test]
 fn replies_read_back_with_their_errors() {
-    use wire::{GiveBack, GivenBack};
-    let read = wire::read_reply::<GiveBack, Error>;
-    let message = wire::reply(&GivenBack { bytes: Bytes(7) }, true).expect("JSON");
+    use wire::{Release, Released};
+    let read = wire::read_reply::<Release, Error>;
+    let message = wire::reply(&Released { bytes: Bytes(7) }, true).expect("JSON");
     assert_eq!(message.last(), Some(&wire::END));
     let reply = read(&message[..message.len() - 1]).expect("a reply").expect("no error");
     assert_eq!((reply.parameters.bytes, reply.continues), (Bytes(7), true));

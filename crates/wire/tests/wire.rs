@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::{
-    BlockHolder, BlockSize, Counters, Drained, ElasticStatus, Error, Finished, GivenBack, Held,
-    Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
-    LoanStatus, MESSAGE_FDS, MOST_PARTS, PoolChange, PoolStatus, Provider, Recycle, Revoked,
+    BlockHolder, BlockSize, Counters, Drained, Error, Finished, Held, Hold, Holders, INTERFACE,
+    Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level, LoanStatus, MAX_LOAN_PARTS,
+    MESSAGE_FDS, PoolChange, PoolStatus, Provider, Recycle, Released, ResizeStatus, Revoked,
     StateName, Status, Unknown, UserStatus, Watch, WatchReply, ZeroBy,
 };
 
@@ -41,7 +41,7 @@ fn pool_status() -> (PoolStatus, Value) {
         ready_pages: Pages(11),
         lent_pages: Pages(12),
         kept_pages: Pages(13),
-        lingering_pages: Pages(14),
+        draining_pages: Pages(14),
         mapped_pages: Pages(21),
         pinned_pages: Pages(22),
         blocks: 15,
@@ -52,12 +52,12 @@ fn pool_status() -> (PoolStatus, Value) {
         kernel_free_pages: Pages(20),
         kernel_reserved_pages: Pages(23),
         sizes: vec![BlockSize { pages_per_block: Pages(24), ready_blocks: 25, wanted_blocks: 26 }],
-        elastic: Some(ElasticStatus {
+        resize: Some(ResizeStatus {
             min_pages: Pages(27),
             max_pages: Pages(28),
             total_pages: Pages(29),
-            grown_pages: Pages(30),
-            growing_pages: Pages(31),
+            added_pages: Pages(30),
+            adding_pages: Pages(31),
             held_pages: Some(Pages(32)),
             short_because: Some("memory".into()),
         }),
@@ -65,13 +65,13 @@ fn pool_status() -> (PoolStatus, Value) {
     let wire = json!({
         "node": 1, "page_bytes": 1_073_741_824_u64, "pages_per_block": 8, "recycle": "in-place",
         "zeroable_pages": 9, "zeroing_pages": 10, "ready_pages": 11, "lent_pages": 12,
-        "kept_pages": 13, "lingering_pages": 14, "mapped_pages": 21, "pinned_pages": 22, "blocks": 15, "ready_low": 16, "ready_high": 17,
+        "kept_pages": 13, "draining_pages": 14, "mapped_pages": 21, "pinned_pages": 22, "blocks": 15, "ready_low": 16, "ready_high": 17,
         "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
         "kernel_reserved_pages": 23,
         "sizes": [{ "pages_per_block": 24, "ready_blocks": 25, "wanted_blocks": 26 }],
-        "elastic": {
-            "min_pages": 27, "max_pages": 28, "total_pages": 29, "grown_pages": 30,
-            "growing_pages": 31, "held_pages": 32, "short_because": "memory",
+        "resize": {
+            "min_pages": 27, "max_pages": 28, "total_pages": 29, "added_pages": 30,
+            "adding_pages": 31, "held_pages": 32, "short_because": "memory",
         },
     });
     (pool, wire)
@@ -89,7 +89,7 @@ fn loan_status() -> (LoanStatus, Value) {
         blocks: 2,
         nodes: vec![Node(0), Node(1)],
         ready_pages: Pages(500),
-        hole_pages: Pages(12),
+        unbacked_pages: Pages(12),
         age: Some(Duration::from_secs(60)),
         pid: Some(77),
         command: Some("qemu".to_owned()),
@@ -98,7 +98,7 @@ fn loan_status() -> (LoanStatus, Value) {
     let wire = json!({
         "lease": 5, "uid": 100_001, "account": 1000, "owner": "guest1",
         "page_bytes": 2_097_152, "pages": 512, "grown_pages": 3, "blocks": 2, "nodes": [0, 1],
-        "ready_pages": 500, "hole_pages": 12, "age_seconds": 60, "pid": 77, "command": "qemu",
+        "ready_pages": 500, "unbacked_pages": 12, "age_seconds": 60, "pid": 77, "command": "qemu",
         "cgroup": "/vm.slice",
     });
     (loan, wire)
@@ -107,17 +107,17 @@ fn loan_status() -> (LoanStatus, Value) {
 fn counters() -> (Counters, Value) {
     let counters = Counters {
         loans: 1,
-        hit_bytes: Bytes(2),
-        miss_bytes: Bytes(3),
+        lent_ready_bytes: Bytes(2),
+        lent_unbacked_bytes: Bytes(3),
         kept_loans: 4,
         refusals: 5,
         zeroed_bytes: Bytes(6),
         lost_workers: 7,
-        given_back_bytes: Bytes(u64::MAX),
+        released_bytes: Bytes(u64::MAX),
     };
     let wire = json!({
-        "loans": 1, "hit_bytes": 2, "miss_bytes": 3, "kept_loans": 4, "refusals": 5,
-        "zeroed_bytes": 6, "lost_workers": 7, "given_back_bytes": 18_446_744_073_709_551_615_u64,
+        "loans": 1, "lent_ready_bytes": 2, "lent_unbacked_bytes": 3, "kept_loans": 4, "refusals": 5,
+        "zeroed_bytes": 6, "lost_workers": 7, "released_bytes": 18_446_744_073_709_551_615_u64,
     });
     (counters, wire)
 }
@@ -178,7 +178,7 @@ fn status_and_its_parts() {
         users: vec![user],
         workers: 2,
         paused_by_pressure: true,
-        fresh_because: Some("no BTF".to_owned()),
+        fresh_reason: Some("no BTF".to_owned()),
         drained: true,
         tree: Some("/run/prezero/tree".to_owned()),
         unknown_files: 3,
@@ -187,13 +187,13 @@ fn status_and_its_parts() {
     let wire = json!({
         "provider": "kernel", "kernel": kernel_wire, "version": "0.1.0", "pid": 77, "pools": [pool_wire],
         "levels": [level_wire], "loans": [loan_wire], "users": [user_wire], "workers": 2, "paused_by_pressure": true,
-        "fresh_because": "no BTF", "drained": true, "tree": "/run/prezero/tree", "unknown_files": 3, "counters": counters_wire,
+        "fresh_reason": "no BTF", "drained": true, "tree": "/run/prezero/tree", "unknown_files": 3, "counters": counters_wire,
     });
     golden(&status, &wire);
 }
 
 #[test]
-fn what_is_unbounded_or_unnamed_is_null_or_absent() {
+fn unbounded_is_null_and_unnamed_is_absent() {
     let (pool, mut wire) = pool_status();
     let pool = PoolStatus { max_pages: None, ..pool };
     wire["max_pages"] = Value::Null;
@@ -206,10 +206,10 @@ fn what_is_unbounded_or_unnamed_is_null_or_absent() {
 }
 
 #[test]
-fn holders_and_what_is_taken_away() {
+fn holders_and_revoked_loans_round_trip() {
     let holder = BlockHolder {
         lease: Some(LeaseId(5)),
-        lingers: true,
+        draining: true,
         node: Node(1),
         page_size: PageSize::MIB_2,
         pages: Pages(3),
@@ -220,7 +220,7 @@ fn holders_and_what_is_taken_away() {
         how: Held::Pins,
     };
     let wire = json!({
-        "lease": 5, "lingers": true, "node": 1, "page_bytes": 2_097_152, "pages": 3, "pid": 77,
+        "lease": 5, "draining": true, "node": 1, "page_bytes": 2_097_152, "pages": 3, "pid": 77,
         "uid": 1000, "command": "qemu", "cgroup": null, "how": "pins",
     });
     golden(&holder, &wire);
@@ -229,13 +229,13 @@ fn holders_and_what_is_taken_away() {
         &json!({ "holders": [wire], "complete": true }),
     );
     let drained = Drained {
-        given_back_bytes: Bytes(1),
+        released_bytes: Bytes(1),
         lent_bytes: Bytes(2),
         kept_bytes: Bytes(3),
-        lingering_bytes: Bytes(4),
+        draining_bytes: Bytes(4),
     };
     let wire = json!({
-        "given_back_bytes": 1, "lent_bytes": 2, "kept_bytes": 3, "lingering_bytes": 4,
+        "released_bytes": 1, "lent_bytes": 2, "kept_bytes": 3, "draining_bytes": 4,
     });
     golden(&drained, &wire);
     golden(&Held::Maps, &json!("maps"));
@@ -296,17 +296,17 @@ fn a_request_names_what_it_wants_and_nothing_else_is_needed() {
 }
 
 #[test]
-fn a_client_that_says_nothing_gets_what_one_message_carries_beside_the_lease() {
+fn silent_client_gets_the_descriptors_of_one_message() {
     let mut request = LendRequest::new(Bytes(4096));
-    assert_eq!(request.most_parts() + 1, MESSAGE_FDS);
-    for (says, gets) in [(0, 1), (1, 1), (300, 300), (u32::MAX, MOST_PARTS)] {
+    assert_eq!(request.max_parts() + 1, MESSAGE_FDS);
+    for (says, gets) in [(0, 1), (1, 1), (300, 300), (u32::MAX, MAX_LOAN_PARTS)] {
         request.most_blocks = Some(says);
-        assert_eq!(request.most_parts(), gets, "{says}");
+        assert_eq!(request.max_parts(), gets, "{says}");
     }
 }
 
 #[test]
-fn a_watch_is_about_its_node_and_its_page_size_and_a_level_says_what_was_counted() {
+fn watch_has_node_and_page_size_and_its_level_has_counts() {
     let counts = Counts {
         ready: Pages(2),
         zeroable: Pages(3),
@@ -326,11 +326,11 @@ fn a_watch_is_about_its_node_and_its_page_size_and_a_level_says_what_was_counted
 }
 
 #[test]
-fn a_word_that_is_none_of_them_is_told_those_there_are() {
-    let told = |known| Unknown { word: "x".to_owned(), known }.to_string();
-    assert_eq!(told(&["a"]), "`x` is not a");
-    assert_eq!(told(&["a", "b"]), "`x` is not a or b");
-    assert_eq!(told(&["a", "b", "c"]), "`x` is not a, b or c");
+fn unknown_word_names_the_known_ones() {
+    let reported = |known| Unknown { word: "x".to_owned(), known }.to_string();
+    assert_eq!(reported(&["a"]), "`x` is not a");
+    assert_eq!(reported(&["a", "b"]), "`x` is not a or b");
+    assert_eq!(reported(&["a", "b", "c"]), "`x` is not a, b or c");
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn jobs() {
     });
     golden(&in_kernel, &wire);
     golden(&Finished { state: StateName::Ready }, &json!({ "state": "ready" }));
-    golden(&GivenBack { bytes: Bytes(4096) }, &json!({ "bytes": 4096 }));
+    golden(&Released { bytes: Bytes(4096) }, &json!({ "bytes": 4096 }));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use units::Pages;
 
 use crate::error::{Error, Result};
-use crate::job::{Allocate, Done, Shared};
+use crate::job::{Allocate, Done, MappedJob};
 
 /// What a thread takes at a time, at least a page: 30 us or more of work, against 1 us for taking.
 const BATCH_BYTES: u64 = 2 << 20;
@@ -48,7 +48,7 @@ pub(crate) fn allocate(
 }
 
 fn share(
-    task: Shared,
+    task: MappedJob,
     (first, end): (u64, u64),
     page_bytes: u64,
     threads: usize,

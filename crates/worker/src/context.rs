@@ -57,12 +57,12 @@ impl Context {
     /// present one without `CAP_SYS_NICE`.
     pub fn apply(&self, roots: &Roots) -> Result<()> {
         if let Some(like) = self.like {
-            for group in cgroup::of(roots, like)? {
+            for group in cgroup::of_process(roots, like)? {
                 if group.kind() != cgroup::Kind::V1Hugetlb {
                     group.join()?;
                 }
             }
-            sched::run_like(like)?;
+            sched::copy_scheduling(like)?;
         }
         if let Some(path) = &self.cgroup {
             for group in groups(roots, path)? {

@@ -60,7 +60,7 @@ impl Engine {
     }
 
     /// One that was chosen already.
-    pub fn of(clearer: Clearer) -> Self {
+    pub fn from_clearer(clearer: Clearer) -> Self {
         Self { chosen: clearer.into(), ..Self::default() }
     }
 
@@ -87,16 +87,16 @@ fn known(cache: &Path, cpu: Cpu, may_measure: bool, stop: &Stop) -> Choice {
         let read = calibrate::Cache::load(cache).ok();
         return read.and_then(|cache| cache.get(&cpu)).unwrap_or(fallback);
     }
-    let (tell, told) = mpsc::channel();
+    let (notify, reported) = mpsc::channel();
     let path = cache.to_owned();
     // Never joined: a race cannot be stopped, and ends with the process.
     thread::spawn(move || {
         let measured = calibrate::choice(&path, &cpu, false);
         // After a signal the receiver is gone.
-        drop(tell.send(measured));
+        drop(notify.send(measured));
     });
     while !stop.is_set() {
-        match told.recv_timeout(POLL_INTERVAL) {
+        match reported.recv_timeout(POLL_INTERVAL) {
             Ok(Ok(choice)) => return choice,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "clearing as the CPU's vendor would have it");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cache_knows_is_what_a_worker_clears_with() {
+    fn worker_clears_with_the_cached_choice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("calibration");
         let mut cache = calibrate::Cache::load(&path).unwrap();

@@ -49,13 +49,13 @@ pub(crate) fn clear(
     let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
     let share = Share { extent, threads, cpus: Vec::new() };
     // The largest sum that was told: threads may overtake each other between adding and telling.
-    let told = AtomicUsize::new(0);
+    let reported = AtomicUsize::new(0);
     let outcomes = clear_shares(&clearer, page, vec![share], |progress| {
         // An atomic change waits for all stores under way, so it is made less often than after each
         // chunk.
-        let more = progress.cleared_bytes.saturating_sub(told.load(Ordering::Relaxed));
+        let more = progress.cleared_bytes.saturating_sub(reported.load(Ordering::Relaxed));
         if more >= TICK_BYTES || progress.cleared_bytes == progress.total_bytes {
-            let before = told.fetch_max(progress.cleared_bytes, Ordering::Relaxed);
+            let before = reported.fetch_max(progress.cleared_bytes, Ordering::Relaxed);
             tick(progress.cleared_bytes.saturating_sub(before) as u64);
         }
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -52,25 +52,25 @@ impl Interrupts {
     }
 
     /// The calling thread may be interrupted until the result is dropped.
-    pub(crate) fn enter(&self) -> Entered<'_> {
+    pub(crate) fn enter(&self) -> InterruptGuard<'_> {
         self.looker.get_or_init(|| {
             let inside = Arc::downgrade(&self.inside);
             std::thread::spawn(move || look(&inside));
         });
         let thread = pthread_self();
         self.inside.threads().push(thread);
-        Entered { inside: &self.inside, thread }
+        InterruptGuard { inside: &self.inside, thread }
     }
 }
 
 /// Until it is dropped its thread may be interrupted.
 #[derive(Debug)]
-pub(crate) struct Entered<'a> {
+pub(crate) struct InterruptGuard<'a> {
     inside: &'a Inside,
     thread: Pthread,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for InterruptGuard<'_> {
     fn drop(&mut self) {
         self.inside.threads().retain(|thread| *thread != self.thread);
     }

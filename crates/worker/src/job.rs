@@ -79,7 +79,7 @@ pub struct Allocate(Job);
 
 /// A block that several threads fill, each page by one of them.
 #[derive(Debug)]
-pub struct Shared {
+pub struct MappedJob {
     job: Job,
     mapping: Mapping,
 }
@@ -218,16 +218,16 @@ impl Allocate {
     /// # Errors
     /// The job itself, when the pool has too few free pages for the whole block: [`run`](Self::run)
     /// takes what there is, and says what the kernel says.
-    pub fn share(self) -> Result<Shared, Self> {
+    pub fn share(self) -> Result<MappedJob, Self> {
         let Self(job) = self;
         match job.map(job.order.pages) {
-            Ok(mapping) => Ok(Shared { job, mapping }),
+            Ok(mapping) => Ok(MappedJob { job, mapping }),
             Err(_) => Err(Self(job)),
         }
     }
 }
 
-impl Shared {
+impl MappedJob {
     /// The job.
     #[must_use]
     pub fn job(&self) -> &Job {

@@ -39,7 +39,7 @@ pub use engine::Engine;
 pub use error::{Error, Result};
 pub use invocation::{Invocation, PageLimit};
 pub use job::take_zeroing;
-pub use run::{Unfinished, Work, Worker};
+pub use run::{Unfinished, WorkDone, Worker};
 pub use stop::Stop;
 pub use summary::{Exit, Summary};
 pub use which::Which;

@@ -58,7 +58,7 @@ pub struct Worker<'a> {
 
 /// What it has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Work {
+pub struct WorkDone {
     /// Pages zeroed.
     pub pages: u64,
     /// The same in bytes.
@@ -75,7 +75,7 @@ pub struct Work {
 #[derive(Debug)]
 pub struct Unfinished {
     /// The work done before that.
-    pub work: Work,
+    pub work: WorkDone,
     /// The first error.
     pub error: Error,
 }
@@ -86,9 +86,9 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// The first error of any thread, which ends the others at their next page or chunk.
-    pub fn run(&self, tick: &(dyn Fn(u64) + Sync)) -> Result<Work, Unfinished> {
+    pub fn run(&self, tick: &(dyn Fn(u64) + Sync)) -> Result<WorkDone, Unfinished> {
         let begin = Instant::now();
-        let mut sum = Work { threads: self.threads, ..Work::default() };
+        let mut sum = WorkDone { threads: self.threads, ..WorkDone::default() };
         let ended = work(self, tick, &mut sum);
         sum.took = begin.elapsed();
         match ended {
@@ -98,7 +98,7 @@ impl Worker<'_> {
     }
 }
 
-fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Result<()> {
+fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut WorkDone) -> Result<()> {
     // A SIGBUS of a poisoned page ends one job, and the worker goes on.
     clear::guard::install()?;
     let groups = groups(worker)?;
@@ -118,7 +118,7 @@ fn work(worker: &Worker<'_>, tick: &(dyn Fn(u64) + Sync), sum: &mut Work) -> Res
                 tick,
             };
             scope.spawn(move || {
-                let mut work = Work::default();
+                let mut work = WorkDone::default();
                 let ended = group.run(&mut work).inspect_err(|_| group.failed.set());
                 (work, ended)
             })
@@ -163,10 +163,10 @@ struct Group<'a> {
 
 impl Group<'_> {
     /// Adds to `work` what it does.
-    fn run(&self, work: &mut Work) -> Result<()> {
+    fn run(&self, work: &mut WorkDone) -> Result<()> {
         let Worker { which, background, .. } = *self.worker;
         let mut client = Client::connect(self.worker.socket)?;
-        let anyway = |work: &Work| self.worker.at_least_one && work.blocks == 0;
+        let anyway = |work: &WorkDone| self.worker.at_least_one && work.blocks == 0;
         while anyway(work) || !self.stopped() {
             let turn = self.budget.turn();
             if self.budget.draw(1) == 0 {

@@ -33,7 +33,7 @@ impl Stop {
 
     /// From now on the end of standard input sets the flag, too. What comes before it is read and
     /// ignored.
-    pub fn at_end_of_input(&self) {
+    pub fn stop_at_end_of_input(&self) {
         let stop = self.clone();
         std::thread::spawn(move || {
             // Unreadable input counts as ended.

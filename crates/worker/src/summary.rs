@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::Work;
+use crate::run::WorkDone;
 
 /// What `prezero zero --json` prints, and who started the worker reads.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Summary {
 impl Summary {
     /// Of that work.
     #[must_use]
-    pub fn new(work: &Work, interrupted: bool) -> Self {
+    pub fn new(work: &WorkDone, interrupted: bool) -> Self {
         let seconds = work.took.as_secs_f64();
         Self {
             pages: work.pages,
@@ -77,8 +77,8 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_printed_is_what_is_read() {
-        let work = Work {
+    fn printed_summary_reads_back() {
+        let work = WorkDone {
             pages: 3,
             bytes: 6 << 20,
             blocks: 2,

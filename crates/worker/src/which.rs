@@ -20,7 +20,7 @@ impl Which {
 
     /// Pages of that node and size.
     #[must_use]
-    pub fn of(node: Node, page_size: PageSize) -> Self {
+    pub fn exact(node: Node, page_size: PageSize) -> Self {
         Self::new(Some(node), Some(page_size))
     }
 

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def lent_pages() -> int:
-    return sum(pool["lent_pages"] + pool["lingering_pages"] for pool in prezero.status()["pools"])
+    return sum(pool["lent_pages"] + pool["draining_pages"] for pool in prezero.status()["pools"])
 
 
 class Lend(unittest.TestCase):
@@ -48,7 +48,7 @@ class Lend(unittest.TestCase):
         with self.assertRaises(ValueError):
             loan.address
 
-    def test_what_it_left_is_nobodys(self) -> None:
+    def test_leftovers_are_unlent(self) -> None:
         for _ in range(3):
             with prezero.lend(32 * MIB) as loan:
                 self.assertEqual(numpy.count_nonzero(numpy.frombuffer(memoryview(loan), numpy.uint64)), 0)

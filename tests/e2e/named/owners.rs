@@ -9,7 +9,7 @@ use std::time::Duration;
 use client::{Client, LendRequest};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::refused::agent_refusal;
-use prezero_tests::user::NOBODY;
+use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
 use testkit::child::alone;
 use testkit::punch;
@@ -32,16 +32,16 @@ fn lend(daemon: &Daemon, request: &LendRequest) -> (bool, String) {
 
 /// Returns a loan. The pages that are kept then.
 fn back(daemon: &Daemon, name: &str) -> u64 {
-    daemon.agent().give_back(named(name)).expect("it is lent");
+    daemon.agent().release(named(name)).expect("it is lent");
     kept(daemon)
 }
 
 fn kept(daemon: &Daemon) -> u64 {
-    daemon.wait_for("settled", |p| p.lingering_pages == Pages(0)).kept_pages.0
+    daemon.wait_for("settled", |p| p.draining_pages == Pages(0)).kept_pages.0
 }
 
 #[test]
-fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
+fn content_stays_for_an_owner_within_its_scope_only() {
     let _alone = alone();
     for page in Page::ALL {
         let Some(mut daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
@@ -58,7 +58,7 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
         let leaves_nothing = |request| LendRequest { keep: None, ..request };
         for request in [
             leaves_nothing(mine("team-b/one.0")),
-            leaves_nothing(mine("team-a/user").given_to(Some(Uid(NOBODY)), None)),
+            leaves_nothing(mine("team-a/user").given_to(Some(Uid(NO_USER)), None)),
             leaves_nothing(owned("team-a/other", "Cache", page.times(1))),
             ask("team-a/plain", page.times(1)),
         ] {
@@ -107,7 +107,7 @@ fn content_stays_for_an_owner_within_the_scope_of_names_and_for_nobody_else() {
 }
 
 #[test]
-fn what_has_a_hole_or_a_name_that_somebody_has_is_not_kept_by_name() {
+fn unbacked_or_linked_file_is_not_kept_by_name() {
     let _alone = alone();
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
@@ -122,7 +122,7 @@ fn what_has_a_hole_or_a_name_that_somebody_has_is_not_kept_by_name() {
     let (is_kept, path) = lend(&daemon, &mine);
     assert!(!is_kept);
     let file = File::options().write(true).open(&path).expect("root may");
-    punch(file, page.times(1).0..page.times(2).0).expect("a hole");
+    punch(file, page.times(1).0..page.times(2).0).expect("an unbacked part");
     assert_eq!(back(&daemon, "team-a/one"), 0);
     let (is_kept, path) = lend(&daemon, &mine);
     assert!(!is_kept);
@@ -133,15 +133,15 @@ fn what_has_a_hole_or_a_name_that_somebody_has_is_not_kept_by_name() {
 }
 
 #[test]
-fn an_owner_whose_content_somebody_still_maps_waits_a_while_and_has_new_memory() {
+fn owner_with_mapped_content_waits_and_then_has_new_memory() {
     let _alone = alone();
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
     let mine = |name| owned(name, "cache", page.times(1));
     let (_, path) = lend(&daemon, &mine("team-a/one"));
     let memory = map(&path, page);
-    daemon.agent().give_back(named("team-a/one")).expect("it is lent");
-    daemon.wait_for("lingering", |pool| pool.lingering_pages == Pages(1));
+    daemon.agent().release(named("team-a/one")).expect("it is lent");
+    daemon.wait_for("draining", |pool| pool.draining_pages == Pages(1));
     let (is_kept, path) = lend(&daemon, &mine("team-a/two"));
     assert!(!is_kept);
     assert_zero(&map(&path, page));
@@ -150,7 +150,7 @@ fn an_owner_whose_content_somebody_still_maps_waits_a_while_and_has_new_memory()
 }
 
 #[test]
-fn what_is_kept_by_name_counts_against_its_scope_and_bad_owners_are_refused() {
+fn kept_names_count_in_their_scope_and_bad_owners_are_refused() {
     let _alone = alone();
     let page = Page::Mib2;
     let quota = format!("[agent]\nquota_of = {{ team = \"{}M\" }}\n", page.times(1).0 >> 20);

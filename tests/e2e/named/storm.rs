@@ -37,7 +37,7 @@ impl Agent {
         while !stop.load(Ordering::Relaxed) {
             let name = format!("agent-{}/{}", seed % 2, random.random_range(0..4));
             let result = match self.lent.get(&name) {
-                Some(_) => client.give_back(named(&name)).map(|()| {
+                Some(_) => client.release(named(&name)).map(|()| {
                     self.lent.remove(&name);
                 }),
                 None => {
@@ -73,7 +73,7 @@ impl Agent {
             // Whatever its former fate: it is unused now.
             self.lent.remove(&name);
             if listed.iter().any(|loan| loan.name == name) {
-                daemon.agent().give_back(named(&name)).expect("it is listed");
+                daemon.agent().release(named(&name)).expect("it is listed");
             }
         }
         let after: BTreeMap<_, _> = daemon
@@ -93,7 +93,7 @@ impl Agent {
 }
 
 #[test]
-fn a_daemon_killed_among_loans_by_name_forgets_none_and_leaves_none_behind() {
+fn daemon_killed_among_named_loans_forgets_and_leaks_none() {
     let _alone = alone();
     let page = Page::Mib2;
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -136,7 +136,7 @@ fn a_daemon_killed_among_loans_by_name_forgets_none_and_leaves_none_behind() {
     eprintln!("{answered} answers over {kills} kills");
     assert!(answered > kills, "the agents got {answered} answers");
     for name in names(&daemon, "") {
-        daemon.agent().give_back(named(&name)).expect("it is listed");
+        daemon.agent().release(named(&name)).expect("it is listed");
     }
     let change = wire::PoolChange {
         page_size: PageSize::new(page.size().bytes()).expect("a page size"),
@@ -146,8 +146,8 @@ fn a_daemon_killed_among_loans_by_name_forgets_none_and_leaves_none_behind() {
         ..Default::default()
     };
     daemon.client().configure(change).expect("no more background zeroing");
-    daemon.wait_for("quiet", |p| p.lent_pages + p.lingering_pages + p.zeroing_pages == Pages(0));
-    daemon.client().give_back(None, None, None).expect("everything back");
+    daemon.wait_for("quiet", |p| p.lent_pages + p.draining_pages + p.zeroing_pages == Pages(0));
+    daemon.client().release(None, None, None).expect("everything back");
     daemon.wait_for("empty", |p| p.blocks == 0);
     assert_eq!(daemon.kernel_free(page), 40, "every page is back in the kernel's pool");
 }

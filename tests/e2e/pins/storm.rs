@@ -183,10 +183,10 @@ fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
     assert!(loans > lasts.as_secs() && most_pinned > 0, "{loans} loans, {most_pinned} pinned");
     assert!(outlived > 0, "no pin was looked through");
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
-    let end = Instant::now() + prezero_tests::daemon::PATIENCE;
+    let end = Instant::now() + prezero_tests::daemon::WAIT_TIMEOUT;
     loop {
         let pools = daemon.status().pools;
-        let held = |p: &wire::PoolStatus| (p.lent_pages + p.lingering_pages + p.zeroing_pages).0;
+        let held = |p: &wire::PoolStatus| (p.lent_pages + p.draining_pages + p.zeroing_pages).0;
         let held: u64 = pools.iter().map(held).sum();
         let owned: u64 = pools.iter().map(|p| p.blocks * p.pages_per_block.0).sum();
         let free = daemon.kernel_free(page);

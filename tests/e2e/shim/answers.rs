@@ -29,7 +29,7 @@ fn compare_with(options: &[&str], word: &str, least: usize, look: impl FnOnce(&s
     let why = std::fs::read_to_string(&log).unwrap_or_default();
     assert_same(&format!("{word}: {why}"), &text(&found), &expected);
     assert!(served(&log) >= least, "{word}: only {} calls were served", served(&log));
-    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     look(&log);
 }
 
@@ -49,7 +49,7 @@ fn private_lent_memory_answers_as_the_kernels() {
 }
 
 #[test]
-fn what_is_compiled_at_run_time_lies_in_lent_memory() {
+fn code_compiled_at_run_time_lies_in_lent_memory() {
     compare("code", 3, |_| {});
 }
 
@@ -76,7 +76,7 @@ fn calls_looked_up_in_the_c_librarys_handle_are_served() {
 
 /// As ZGC and others do that are older than the C library's `memfd_create`.
 #[test]
-fn a_memfd_made_by_number_is_served_and_other_calls_by_number_pass() {
+fn memfd_by_system_call_number_is_served_and_other_numbers_pass() {
     compare("by_number", 1, |log| {
         assert_eq!(logged(log, "a memfd of 4194304 bytes is served"), 1);
     });
@@ -98,7 +98,7 @@ fn a_segment_that_is_removed_and_attached_nowhere_is_returned() {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("prezero runs");
     for round in 1..=2 {
         daemon.wait_for("two loans", |_| daemon.status().counters.loans == round);
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
         assert!(running.try_wait().expect("our own child").is_none(), "it waits for us");
         running.stdin.as_mut().expect("a pipe").write_all(b"x").expect("it reads");
     }

@@ -11,7 +11,7 @@ use super::{PAGE, assert_same, reserve, served, text};
 
 /// UCX, libhugetlbfs and profilers are such; a program under the shim made these calls past them.
 #[test]
-fn who_stands_behind_the_shim_sees_a_programs_calls() {
+fn library_loaded_behind_the_shim_sees_a_programs_calls() {
     let Some(pages) = reserve(PAGE, 16) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let beside = tempfile::tempdir().expect("a directory");
@@ -36,7 +36,7 @@ fn who_stands_behind_the_shim_sees_a_programs_calls() {
         daemon.zero("max");
         let found = run(&format!("{}:{library}", shim.display()));
         assert_same(how, &found, &expected);
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     }
     assert_eq!(served(&log), 2, "the huge pages of each were lent");
 }

@@ -46,7 +46,7 @@ fn programs_in_unusual_states_find_the_same() {
         assert_same(&format!("{case}: {why}"), &found, &untouched);
         assert!(untouched.contains("exit status: 0"), "{case}: {untouched}");
         assert!(served(&log) >= least, "{case}: {} calls were served: {why}", served(&log));
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) fn same_by_seed(name: &str, seeds: u64, least: usize) {
         assert_eq!(found.lines().count(), untouched.lines().count(), "seed {seed}");
     }
     assert!(served(&log) > least, "only {} calls were served", served(&log));
-    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
 #[test]

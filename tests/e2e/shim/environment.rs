@@ -25,7 +25,7 @@ fn babble(socket: &Path) {
 }
 
 #[test]
-fn nothing_in_the_environment_breaks_a_program() {
+fn environment_breaks_no_program() {
     let Some(pages) = reserve(PAGE, 8) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("page_size", dir.path(), &[]);
@@ -120,7 +120,7 @@ fn nothing_in_the_environment_breaks_a_program() {
 
 /// A shell that has closed its end, as `program 2>&1 | head -1` does.
 #[test]
-fn a_log_that_nobody_reads_ends_no_program() {
+fn unread_log_ends_no_program() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("page_size", dir.path(), &[]);
     let Some(_pages) = reserve(PAGE, 2) else { return };

@@ -10,14 +10,14 @@ use prezero_tests::{Daemon, c};
 use super::{PAGE, assert_same, logged, reserve, served, shim, text};
 
 #[test]
-fn a_malloc_with_huge_pages_of_its_own_is_spoken_of_and_goes_on_as_without() {
+fn malloc_with_its_own_huge_pages_is_named_and_goes_on() {
     let Some(pages) = reserve(PAGE, 160) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("malloc", dir.path(), &[]);
     let program = program.to_str().expect("a plain path");
     let daemon = Daemon::start_with(Some(pages), &PAGE.pool("leave_free = 120"), &[]);
     let tunable = |value: &str| format!("glibc.malloc.check=0:glibc.malloc.hugetlb={value}");
-    for (value, is_told) in [("0", false), ("1", false), ("2", true), ("2097152", true)] {
+    for (value, is_notified) in [("0", false), ("1", false), ("2", true), ("2097152", true)] {
         let mut alone = Command::new(program);
         let expected = alone.env("GLIBC_TUNABLES", tunable(value)).output().expect("it runs");
         daemon.zero("max");
@@ -27,11 +27,11 @@ fn a_malloc_with_huge_pages_of_its_own_is_spoken_of_and_goes_on_as_without() {
         let said = String::from_utf8_lossy(&std::mem::take(&mut found.stderr)).into_owned();
         let line =
             "prezero: GLIBC_TUNABLES has malloc take huge pages by itself: those are not lent\n";
-        assert_eq!(said, if is_told { line } else { "" }, "{value}");
+        assert_eq!(said, if is_notified { line } else { "" }, "{value}");
         assert_same(value, &text(&found), &text(&expected));
-        assert_eq!(logged(&log, "malloc takes huge pages by itself"), usize::from(is_told));
+        assert_eq!(logged(&log, "malloc takes huge pages by itself"), usize::from(is_notified));
         assert!(served(&log) >= 4, "its own mappings are lent: {}", served(&log));
-        daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+        daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     }
     // One that sets it for what it starts: no other call comes to the shim there.
     let log = dir.path().join("env");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use linux::{Roots, numa};
 use prezero_tests::{Daemon, c};
-use testkit::{hugepages, skip_for_ever};
+use testkit::{hugepages, skip_always};
 use units::{Node, Pages};
 
 use super::{PAGE, assert_same, logged, served, shim, shimmed, text};
@@ -20,7 +20,7 @@ const READY: u64 = 96;
 /// Pages on two nodes; `None` is a skip, which was counted.
 fn two_nodes() -> Option<hugepages::Guard> {
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        skip_for_ever("this machine has one NUMA node");
+        skip_always("this machine has one NUMA node");
         return None;
     }
     let wanted = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), READY + 8));
@@ -36,9 +36,9 @@ fn start(pages: hugepages::Guard) -> Daemon {
 fn make_ready(daemon: &Daemon, nodes: &[&str]) {
     daemon.wait_for("all is returned", |_| {
         let pools = daemon.status().pools;
-        pools.iter().all(|p| p.lent_pages + p.lingering_pages == Pages(0))
+        pools.iter().all(|p| p.lent_pages + p.draining_pages == Pages(0))
     });
-    let back = daemon.command(&["give-back", "all"]).output();
+    let back = daemon.command(&["release", "all"]).output();
     assert!(back.expect("prezero runs").status.success());
     for node in nodes {
         let zero = daemon.command(&["zero", "max", "--node", node]).output();
@@ -76,11 +76,11 @@ struct Cpuset(PathBuf);
 impl Cpuset {
     const ROOT: &str = "/sys/fs/cgroup";
 
-    fn of(node: &str) -> Option<Self> {
+    fn new(node: &str) -> Option<Self> {
         let root = Path::new(Self::ROOT);
         // There is no such file in hierarchies of version 1.
         if fs::write(root.join("cgroup.subtree_control"), "+cpuset").is_err() {
-            skip_for_ever("no cgroup of version 2 with cpusets is mounted");
+            skip_always("no cgroup of version 2 with cpusets is mounted");
             return None;
         }
         let dir = root.join(format!("prezero-cpuset-{}", std::process::id()));
@@ -114,7 +114,7 @@ impl Drop for Cpuset {
 #[test]
 fn pages_lie_where_the_cpuset_says() {
     let Some(pages) = two_nodes() else { return };
-    let Some(cpuset) = Cpuset::of("1") else { return };
+    let Some(cpuset) = Cpuset::new("1") else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let program = c::compile("nodes", dir.path(), &[]);
     let program = program.to_str().expect("a plain path");

@@ -53,7 +53,7 @@ print('two descriptors', map(again, 1, SHARED)[9])
 ";
 
 #[test]
-fn an_unlinked_file_in_a_directory_is_served_as_long_as_it_is_nobody_elses() {
+fn unlinked_file_is_served_while_no_other_process_has_it() {
     let Some(pages) = reserve(PAGE, 24) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let mounted = linux::mount::mount(dir.path(), PAGE.size()).expect("root mounts");
@@ -70,6 +70,6 @@ fn an_unlinked_file_in_a_directory_is_served_as_long_as_it_is_nobody_elses() {
     assert_eq!(served(&log), 2, "{:?}", std::fs::read_to_string(&log));
     // By a child, and by the process with two descriptors.
     assert!(logged(&log, "others may have it") >= 2, "{:?}", std::fs::read_to_string(&log));
-    daemon.wait_for("all is returned", |p| p.lent_pages + p.lingering_pages == Pages(0));
+    daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
     mounted.detach().expect("our own mount");
 }

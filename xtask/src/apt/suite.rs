@@ -39,7 +39,7 @@ impl Suite {
     }
 
     /// The system's own release for another architecture.
-    pub(crate) fn of_the_system(architecture: &str) -> Result<Self> {
+    pub(crate) fn from_system(architecture: &str) -> Result<Self> {
         let codename = codename(Path::new("/"))?;
         Self::create(&codename, Some(architecture), &codename)
     }
@@ -169,9 +169,9 @@ impl Mirror {
         for file in files {
             let Ok(text) = fs::read_to_string(&file) else { continue };
             let found = if file.extension().is_some_and(|extension| extension == "sources") {
-                Self::of_stanzas(&text, codename)
+                Self::from_stanzas(&text, codename)
             } else {
-                Self::of_lines(&text, codename)
+                Self::from_lines(&text, codename)
             };
             if let Some(mirror) = found {
                 return Ok(mirror);
@@ -181,7 +181,7 @@ impl Mirror {
     }
 
     /// Of a file `*.sources`.
-    fn of_stanzas(text: &str, codename: &str) -> Option<Self> {
+    fn from_stanzas(text: &str, codename: &str) -> Option<Self> {
         text.split("\n\n").find_map(|stanza| {
             let field = |name: &str| {
                 stanza.lines().find_map(|line| {
@@ -205,7 +205,7 @@ impl Mirror {
     }
 
     /// Of a file `*.list`.
-    fn of_lines(text: &str, codename: &str) -> Option<Self> {
+    fn from_lines(text: &str, codename: &str) -> Option<Self> {
         text.lines().find_map(|line| {
             let rest = line.trim().strip_prefix("deb ")?.trim_start();
             let (options, rest) = match rest.strip_prefix('[') {
@@ -236,16 +236,16 @@ mod tests {
         let text = "Types: deb\nURIs: http://a/security\nSuites: one-security\nComponents: main\n\n\
                     Types: deb deb-src\nURIs: http://a/debian http://b\nSuites: one one-updates\n\
                     Components: main\nSigned-By: /k.gpg\n";
-        assert_eq!(Mirror::of_stanzas(text, "one"), mirror("http://a/debian", Some("/k.gpg")));
-        assert_eq!(Mirror::of_stanzas(text, "two"), None);
+        assert_eq!(Mirror::from_stanzas(text, "one"), mirror("http://a/debian", Some("/k.gpg")));
+        assert_eq!(Mirror::from_stanzas(text, "two"), None);
     }
 
     #[test]
     fn old_lines_are_read_too() {
         let text = "# deb http://no one main\ndeb-src http://no one main\n\
                     deb [arch=amd64 signed-by=/k] http://a one contrib main\n";
-        assert_eq!(Mirror::of_lines(text, "one"), mirror("http://a", Some("/k")));
-        assert_eq!(Mirror::of_lines("deb http://a one main\n", "one"), mirror("http://a", None));
-        assert_eq!(Mirror::of_lines("deb http://a one contrib\n", "one"), None);
+        assert_eq!(Mirror::from_lines(text, "one"), mirror("http://a", Some("/k")));
+        assert_eq!(Mirror::from_lines("deb http://a one main\n", "one"), mirror("http://a", None));
+        assert_eq!(Mirror::from_lines("deb http://a one contrib\n", "one"), None);
     }
 }

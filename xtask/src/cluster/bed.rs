@@ -125,7 +125,7 @@ impl Bed {
     }
 
     /// Waits until the target of both sizes of blocks is ready, and published.
-    pub(super) fn all_is_ready(&self) -> Result<()> {
+    pub(super) fn wait_for_ready_pages(&self) -> Result<()> {
         let wanted = format!("{}Mi", config::PAGES / 4 * 2);
         wait_for("all blocks are ready and published", || {
             let devices = self.devices()?;
@@ -136,7 +136,7 @@ impl Bed {
     }
 
     /// What the driver's pods have said, since they are there.
-    pub(super) fn driver_said(&self) -> Result<String> {
+    pub(super) fn driver_log(&self) -> Result<String> {
         let mut said = String::new();
         for pod in fs::read_dir("/var/log/pods")? {
             let pod = pod?;

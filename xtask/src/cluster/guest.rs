@@ -51,7 +51,7 @@ pub(super) fn make() -> Result<()> {
     let init = dir.join("init");
     fs::write(&init, INIT)?;
     fs::set_permissions(&init, Permissions::from_mode(0o755))?;
-    let mut root = Initramfs::of(Arch::default());
+    let mut root = Initramfs::new(Arch::default());
     root.add_file(Path::new("/init"), &init)?;
     root.add_program(Path::new("/bin/busybox"), Path::new("/bin/busybox"))?;
     // A directory to mount it on.
@@ -121,7 +121,7 @@ pub(super) fn pod(dir: &Path, name: &str, mib: u64) -> Value {
 }
 
 /// Tells the guest that it may end.
-pub(super) fn tell(dir: &Path) -> Result<()> {
+pub(super) fn notify(dir: &Path) -> Result<()> {
     // QEMU has it open both ways, so this returns at once.
     Ok(fs::write(dir.join("port.in"), "enough\n")?)
 }

@@ -16,7 +16,7 @@ use super::node::HERE;
 use crate::command;
 
 /// How long anything may take. Two cores that others use, too, have needed a tenth of it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// kubectl, as an administrator.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ pub(super) fn text(value: &Value) -> &str {
 
 /// Waits until `look` finds something. Its last error, or `what`, is why it never did.
 pub(super) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    wait_within(PATIENCE, what, look)
+    wait_within(WAIT_TIMEOUT, what, look)
 }
 
 /// The same, for this long.

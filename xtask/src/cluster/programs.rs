@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kubernetes_has_a_module_file_of_its_own_and_other_programs_have_not() {
+    fn other_kubernetes_has_its_own_module_file_and_programs_do_not() {
         for build in BUILDS {
             let named = build.module_file(Some("1.37"));
             assert_eq!(named == "1.37.mod", build.module == "kube", "{named}");

@@ -189,7 +189,7 @@ mod tests {
     use super::{kept_modules, without_modules};
 
     #[test]
-    fn a_reduced_configuration_keeps_what_is_built_in() {
+    fn reduced_configuration_keeps_built_in_options() {
         let kept = BTreeSet::from(["B".to_owned()]);
         let config = "CONFIG_A=m\nCONFIG_B=m\nCONFIG_C=y\n# CONFIG_D is not set\nCONFIG_E=\"m\"\n";
         let reduced = "# CONFIG_A is not set\nCONFIG_B=m\nCONFIG_C=y\n\

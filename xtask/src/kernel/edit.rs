@@ -54,7 +54,7 @@ pub(crate) fn make_tree(linux: Linux, dir: &Path) -> Result<()> {
         git(dir, &["commit", "-q", "-m", &commit.message])?;
         Ok(())
     })?;
-    Made::of(linux)?.write(dir)?;
+    Made::load(linux)?.write(dir)?;
     say::result(dir.display());
     Ok(())
 }
@@ -69,7 +69,7 @@ struct Taken {
 /// Replaces `patches/`, the overlay's files and `series.toml` by the commits of `dir`, unless that
 /// would undo what came to them since `dir` was made.
 pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
-    Made::of(linux)?.refuse_older(dir)?;
+    Made::load(linux)?.check_current(dir)?;
     let range = format!("{PRISTINE}..HEAD");
     let commits = git(dir, &["log", "--reverse", "--format=%H", &range])?;
     if commits.is_empty() {
@@ -83,7 +83,7 @@ pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
 
     let home = linux.home();
     let numbers = numbers(&home)?;
-    Overlay::of(linux).replace(dir, &new_files)?;
+    Overlay::new(linux).replace(dir, &new_files)?;
     let patches = home.join("patches");
     let _ = fs::remove_dir_all(&patches);
     fs::create_dir_all(&patches)?;
@@ -99,7 +99,7 @@ pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
     let head = "# The commits of the series, in order: a patch with the message and the edits to\n\
                 # existing files, and the files of overlay/ that the commit adds.\n\n";
     fs::write(home.join("series.toml"), head.to_owned() + &toml::to_string_pretty(&index)?)?;
-    Made::of(linux)?.write(dir)?;
+    Made::load(linux)?.write(dir)?;
     say::result(format_args!("{} commits in {}", index.commits.len(), home.display()));
     Ok(())
 }

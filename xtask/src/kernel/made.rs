@@ -25,8 +25,8 @@ pub(crate) struct Made(BTreeMap<String, Vec<u8>>);
 
 impl Made {
     /// The series as it is in this checkout.
-    pub(crate) fn of(linux: Linux) -> Result<Self> {
-        let (home, overlay) = (linux.home(), Overlay::of(linux));
+    pub(crate) fn load(linux: Linux) -> Result<Self> {
+        let (home, overlay) = (linux.home(), Overlay::new(linux));
         let mut files = BTreeMap::new();
         for patch in files_below(&home.join("patches"))? {
             let name = format!("patches/{patch}");
@@ -67,7 +67,7 @@ impl Made {
     }
 
     /// Refuses a tree that lacks what came to this series since the tree was made.
-    pub(crate) fn refuse_older(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn check_current(&self, dir: &Path) -> Result<()> {
         let newer = self.newer_than(&Self::read(dir)?, dir);
         if newer.is_empty() {
             return Ok(());
@@ -109,16 +109,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = made([("overlay/a.c", "2"), ("overlay/b.c", "1"), ("patches/0001-x.patch", "1")]);
 
-        let refused = now.refuse_older(dir.path()).unwrap_err().to_string();
+        let refused = now.check_current(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("does not say"), "{refused}");
 
         now.write(dir.path()).unwrap();
-        now.refuse_older(dir.path()).unwrap();
+        now.check_current(dir.path()).unwrap();
 
         let old = made([("overlay/a.c", "1"), ("overlay/b.c", "1"), ("patches/0001-x.patch", "0")]);
         old.write(dir.path()).unwrap();
         fs::write(dir.path().join("a.c"), "1").unwrap();
-        let refused = now.refuse_older(dir.path()).unwrap_err().to_string();
+        let refused = now.check_current(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("overlay/a.c, patches/0001-x.patch"), "{refused}");
         assert!(!refused.contains("b.c"), "{refused}");
     }
@@ -129,7 +129,7 @@ mod tests {
         let at = |content| [("overlay/a.c", content), ("overlay/b.c", "1"), ("patches/p", "1")];
         made(at("1")).write(dir.path()).unwrap();
         fs::write(dir.path().join("a.c"), "2").unwrap();
-        made(at("2")).refuse_older(dir.path()).unwrap();
+        made(at("2")).check_current(dir.path()).unwrap();
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
             .unwrap();
         fs::write(dir.path().join("b.c"), "1").unwrap();
         let now = Made([("overlay/a.c".to_owned(), b"1".to_vec())].into());
-        let refused = now.refuse_older(dir.path()).unwrap_err().to_string();
+        let refused = now.check_current(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("overlay/b.c"), "{refused}");
     }
 }

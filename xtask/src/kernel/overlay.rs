@@ -30,7 +30,7 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    pub(crate) fn of(linux: Linux) -> Self {
+    pub(crate) fn new(linux: Linux) -> Self {
         Self {
             own: linux.home().join("overlay"),
             shared: shared(),
@@ -111,7 +111,7 @@ mod tests {
     use super::Overlay;
 
     #[test]
-    fn what_others_use_is_not_written_by_an_import() {
+    fn used_files_are_not_written_by_an_import() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["own", "shared", "tree"] {

@@ -75,7 +75,7 @@ impl Series {
     /// Reads the series of a tree; every file of its own overlay must belong to one commit.
     pub(crate) fn read(linux: Linux) -> Result<Self> {
         let home = linux.home();
-        let overlay = Overlay::of(linux);
+        let overlay = Overlay::new(linux);
         let mut unclaimed = overlay.own()?;
         let mut claimed = BTreeSet::new();
         let mut commits = Vec::new();

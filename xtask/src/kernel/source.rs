@@ -37,7 +37,7 @@ impl Source {
         apt::need(&TOOLS)?;
         match linux.suite() {
             None => Self::installed(linux),
-            Some(suite) => Self::of_suite(linux, suite),
+            Some(suite) => Self::from_suite(linux, suite),
         }
     }
 
@@ -71,7 +71,7 @@ impl Source {
     }
 
     /// The version that was fetched last, or the newest.
-    fn of_suite(linux: Linux, suite: &str) -> Result<Self> {
+    fn from_suite(linux: Linux, suite: &str) -> Result<Self> {
         if let Ok(version) = fs::read_to_string(current(linux)?) {
             let dir = cache::shared("kernel/source")?.join(&version);
             if dir.join("Makefile").exists() {

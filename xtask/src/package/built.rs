@@ -118,7 +118,7 @@ pub(super) fn release(kernel: &Path) -> Result<String> {
 }
 
 /// Fails if a file names a place of this machine.
-pub(super) fn holds_no_place(file: &Path) -> Result<()> {
+pub(super) fn names_no_build_path(file: &Path) -> Result<()> {
     let content = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     for place in places()? {
         names_not(&content, &place.here).with_context(|| file.display().to_string())?;
@@ -139,13 +139,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shipped_names_no_place_of_the_machine() {
+    fn shipped_files_name_no_path_of_the_build_machine() {
         assert!(names_not(b"\0/home/a/src/lib.rs\0", Path::new("/home/a")).is_err());
         assert!(names_not(b"\0/prezero/src/lib.rs\0", Path::new("/home/a")).is_ok());
         // Neither in Rust nor in C is a place left that is not told to the compiler.
         let mut build = Command::new("cargo");
         as_shipped(&mut build, Arch::default()).unwrap();
-        let told: Vec<_> = build
+        let reported: Vec<_> = build
             .get_envs()
             .filter(|(key, _)| {
                 let key = key.to_string_lossy();
@@ -153,12 +153,12 @@ mod tests {
             })
             .filter_map(|(_, value)| value?.to_str().map(str::to_owned))
             .collect();
-        assert_eq!(told.len(), 2);
+        assert_eq!(reported.len(), 2);
         for place in places().unwrap() {
             let map = format!("={}={}", place.here.display(), place.shipped);
             assert!(
-                told.iter().all(|flags| flags.contains(&map)),
-                "{map} is in not all of {told:?}"
+                reported.iter().all(|flags| flags.contains(&map)),
+                "{map} is in not all of {reported:?}"
             );
         }
     }

@@ -107,9 +107,9 @@ fn make(arch: Arch) -> Result<(Built, Tree)> {
     fs::rename(libraries.join("prezero.pc"), libraries.join("pkgconfig/prezero.pc"))?;
     fs::rename(libraries.join("prezero.h"), tree.dir.join("prezero.h"))?;
     for program in ["prezero", "prezero-lab", "libprezero_preload.so"] {
-        built::holds_no_place(&built.path(program))?;
+        built::names_no_build_path(&built.path(program))?;
     }
-    built::holds_no_place(&libraries.join("libprezero.so.0"))?;
+    built::names_no_build_path(&libraries.join("libprezero.so.0"))?;
     Ok((built, tree))
 }
 

@@ -21,7 +21,7 @@ pub(super) fn of(arch: Arch) -> Result<PathBuf> {
     if root.exists() {
         return Ok(root);
     }
-    let suite = Suite::of_the_system(arch.debian())?;
+    let suite = Suite::from_system(arch.debian())?;
     suite.update()?;
     let scratch = tempfile::tempdir_in(&all)?;
     let made = scratch.path().join("root");

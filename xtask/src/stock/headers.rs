@@ -26,28 +26,28 @@ pub(super) struct Headers {
     /// The build directory by its path in the root.
     build: PathBuf,
     /// `make` has to run inside the root.
-    is_foreign: bool,
+    is_of_other_suite: bool,
     arch: Arch,
 }
 
 impl Headers {
-    pub(super) fn of(packages: &Packages) -> Result<Self> {
+    pub(super) fn find(packages: &Packages) -> Result<Self> {
         let name = format!("linux-headers-{}", packages.release);
         let build = Path::new("usr/src").join(&name);
-        let is_foreign = packages.is_newer();
+        let is_of_other_suite = packages.is_newer();
         // This system's, of the same version: what is there for all, and the tools of this host.
         let here = name.replace(packages.arch.debian(), Arch::default().debian());
         if packages.arch != Arch::default() {
             apt::need(&["make"])?;
             packages.arch.need_compiler()?;
-        } else if !is_foreign {
+        } else if !is_of_other_suite {
             // Older ones name a package that depends on it.
             let compiler = apt::dependency(&name, "gcc-")
                 .or_else(|_| apt::dependency(&name, "linux-compiler-gcc-"))?;
             apt::need(&["make", &compiler])?;
         }
         let root = packages.unpacked("headers", |packages, root| match &packages.suite {
-            Some(suite) if is_foreign => {
+            Some(suite) if is_of_other_suite => {
                 // The links of /, a shell, and what kbuild calls.
                 let with = [
                     "base-files",
@@ -86,22 +86,23 @@ impl Headers {
                 Ok(())
             }
         })?;
-        if !is_foreign {
+        if !is_of_other_suite {
             relocate(&root.join(&build).join("Makefile"), &root)?;
         }
-        Ok(Self { root, build, is_foreign, arch: packages.arch })
+        Ok(Self { root, build, is_of_other_suite, arch: packages.arch })
     }
 
     /// A directory that `make` can be told to build in.
     pub(super) fn scratch(&self) -> Result<tempfile::TempDir> {
-        let dir = if self.is_foreign { self.root.join("tmp") } else { cache::target("module")? };
+        let dir =
+            if self.is_of_other_suite { self.root.join("tmp") } else { cache::target("module")? };
         fs::create_dir_all(&dir)?;
         Ok(tempfile::tempdir_in(dir)?)
     }
 
     /// `make KDIR=...` in `dir`, which is below a [`scratch`](Self::scratch).
     pub(super) fn make(&self, dir: &Path) -> Result<Command> {
-        if !self.is_foreign {
+        if !self.is_of_other_suite {
             let kdir = format!("KDIR={}", self.root.join(&self.build).display());
             let mut make = command::new(dir, "make", ["-s", &kdir]);
             if self.arch != Arch::default() {

@@ -94,7 +94,7 @@ impl Stock {
 
     /// The bootable image and the directory of its modules, downloaded unless the cache has them.
     pub(crate) fn image(self) -> Result<(PathBuf, PathBuf)> {
-        let packages = Packages::of(self)?;
+        let packages = Packages::find(self)?;
         let dir = packages.unpacked("stock", |packages, root| packages.image(root))?;
         let modules = [dir.join("lib/modules"), dir.join("usr/lib/modules")]
             .into_iter()
@@ -111,7 +111,7 @@ impl Stock {
 
     /// What its modules are compiled against, downloaded unless the cache has it.
     fn headers(self) -> Result<Headers> {
-        Headers::of(&Packages::of(self)?)
+        Headers::find(&Packages::find(self)?)
     }
 }
 

@@ -36,7 +36,7 @@ impl Module {
             key.add(&path.display().to_string(), content);
         }
         let release = match self {
-            Self::Stock(stock) => Packages::of(*stock)?.release,
+            Self::Stock(stock) => Packages::find(*stock)?.release,
             Self::Built(flavour) => kernel::key_of(flavour)?,
         };
         let done = cache::shared("kernel/modules")?.join(format!("{release}-{}", key.name()));

@@ -31,7 +31,7 @@ pub(super) struct Packages {
 
 impl Packages {
     /// Those of the newest release, or of that which the cache has.
-    pub(super) fn of(stock: Stock) -> Result<Self> {
+    pub(super) fn find(stock: Stock) -> Result<Self> {
         let arch = stock.arch();
         let version = stock.version().split('-').next().unwrap_or_default();
         let prefix = format!("linux-image-{version}.");

@@ -35,7 +35,7 @@ impl Slot {
     }
 
     /// Does what the line asks for, if it asks for anything.
-    pub(crate) fn heed(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn apply(&mut self, line: &str) -> Result<()> {
         match line.trim() {
             ADD => {
                 self.added += 1;
@@ -51,17 +51,17 @@ impl Slot {
                     "memdev": format!("hot{number}"),
                     "node": self.node,
                 });
-                self.tell(&[("object-add", memory), ("device_add", module)])
+                self.notify(&[("object-add", memory), ("device_add", module)])
             }
             REMOVE => {
                 let module = json!({ "id": format!("dimm{}", self.added) });
-                self.tell(&[("device_del", module)])
+                self.notify(&[("device_del", module)])
             }
             _ => Ok(()),
         }
     }
 
-    fn tell(&self, commands: &[(&str, Value)]) -> Result<()> {
+    fn notify(&self, commands: &[(&str, Value)]) -> Result<()> {
         let stream = UnixStream::connect(&self.monitor)
             .with_context(|| format!("QEMU's monitor {}", self.monitor.display()))?;
         let mut lines = BufReader::new(stream.try_clone()?).lines();

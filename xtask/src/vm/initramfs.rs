@@ -33,7 +33,7 @@ pub(crate) struct Initramfs {
 
 impl Initramfs {
     /// For programs of this architecture.
-    pub(crate) fn of(arch: Arch) -> Self {
+    pub(crate) fn new(arch: Arch) -> Self {
         Self { arch, ..Self::default() }
     }
 

@@ -27,7 +27,7 @@ use super::{
 use crate::{apt, cache, command, kernel::Arch};
 
 /// From power-on to `Ready`: 4 s are usual under emulation, 40 with KASAN.
-const BOOT_LIMIT: Duration = Duration::from_secs(240);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A program that is made, with what it needs around it in the guest.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Vm {
         });
         let mut record = Record::create(logs)?;
         let limit: u64 = self.programs.iter().map(|made| made.program.timeout_s + 30).sum();
-        let deadline = Instant::now() + BOOT_LIMIT + Duration::from_secs(limit);
+        let deadline = Instant::now() + BOOT_TIMEOUT + Duration::from_secs(limit);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let event = match events.recv_timeout(left.min(Duration::from_millis(200))) {
@@ -139,7 +139,7 @@ impl Vm {
             record.write(&event)?;
             observe(&event);
             if let (Some(slot), Event::Output { line, .. }) = (&mut slot, &event)
-                && let Err(error) = slot.heed(line)
+                && let Err(error) = slot.apply(line)
             {
                 let event = Event::Failed { reason: format!("{error:#}") };
                 record.write(&event)?;
@@ -154,7 +154,7 @@ impl Vm {
 
     /// Packs the init, the plan, the programs and the modules.
     fn root(&self, kernel: &Image, init: &Path) -> Result<Initramfs> {
-        let mut root = Initramfs::of(self.requirements.arch);
+        let mut root = Initramfs::new(self.requirements.arch);
         root.add_program(Path::new("/init"), init)?;
         root.add_program(Path::new("/bin/busybox"), &busybox(self.requirements.arch)?)?;
         for applet in ["sh", "cat", "ls", "sleep", "true", "echo", "grep", "kill", "id", "mount"] {
@@ -248,7 +248,7 @@ fn busybox(arch: Arch) -> Result<PathBuf> {
     let dir = cache::shared("busybox")?.join(arch.name());
     if !dir.join("bin/busybox").exists() {
         let staging = tempfile::tempdir_in(cache::shared("busybox")?)?;
-        let suite = apt::Suite::of_the_system(arch.name())?;
+        let suite = apt::Suite::from_system(arch.name())?;
         suite.update()?;
         let deb = suite.download("busybox-static", staging.path())?;
         let mut unpack = command::new(staging.path(), "dpkg-deb", ["-x"]);

@@ -79,16 +79,16 @@ fn shown(name: &str) -> String {
 
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const WIDEST: usize = 76;
+        const MAX_COLUMNS: usize = 76;
         let width = self.cases.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0);
-        let width = width.min(WIDEST);
+        let width = width.min(MAX_COLUMNS);
         let mut rows = vec![(String::new(), self.columns.iter().map(|c| c.0.clone()).collect())];
         for (case, name) in &self.cases {
             let ending = |column: &(String, BTreeMap<Case, Ending>)| {
                 column.1.get(case).map_or_else(|| "-".to_owned(), ToString::to_string)
             };
             let endings: Vec<String> = self.columns.iter().map(ending).collect();
-            rows.push((name.chars().take(WIDEST).collect(), endings));
+            rows.push((name.chars().take(MAX_COLUMNS).collect(), endings));
         }
         for (row, (name, cells)) in rows.iter().enumerate() {
             let mut line = format!("{name:width$}");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn each_case_is_one_line_whatever_it_measured() {
+    fn each_case_is_one_line_with_any_measurement() {
         let mut matrix = Matrix::default();
         matrix.add(
             "kernel",

@@ -104,7 +104,7 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
             let Some(mut case) = table::read()?.into_iter().find(|case| case.name == like) else {
                 bail!("no test {like}: `cargo xtask vm list` shows all");
             };
-            case.programs = vec![table::Program::of_host(&argv)];
+            case.programs = vec![table::Program::from_host(&argv)];
             finish(&[case], true, None)
         }
     }
@@ -194,7 +194,7 @@ impl Runner {
             }
         }
         let mut verdict = Verdict::new(name, requirements, compared, self.verbose);
-        cells.keys().for_each(|program| verdict.keep_output_of(program));
+        cells.keys().for_each(|program| verdict.keep_output(program));
         let init = self.builder.init(arch)?;
         vm.run(kernel, &init, &self.logs.join(name), |event| verdict.see(event))?;
         for (program, output) in verdict.outputs() {

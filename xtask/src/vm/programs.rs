@@ -56,7 +56,7 @@ enum Link {
     /// Statically, to another C library.
     Musl,
     /// To none, for a machine without a kernel, as QEMU loads it.
-    Guest,
+    Connected,
 }
 
 impl Builder {
@@ -133,7 +133,7 @@ impl Builder {
                     (format!("{name}-musl"), self.compile(linux, arch, name, Link::Musl)?)
                 }
                 Some(("guest", name)) => {
-                    (name.to_owned(), self.compile(linux, arch, name, Link::Guest)?)
+                    (name.to_owned(), self.compile(linux, arch, name, Link::Connected)?)
                 }
                 Some(("go", name)) => (format!("{name}-go"), self.compile_go(name)?),
                 Some(_) => bail!("`{other}` is neither NAME nor musl:, guest: or go:NAME"),
@@ -167,7 +167,7 @@ impl Builder {
                 program.as_mut_os_string().push("-musl");
                 gcc.arg("-static");
             }
-            Link::Guest => {
+            Link::Connected => {
                 gcc.args(["-m32", "-ffreestanding", "-nostdlib", "-static", "-fno-pic", "-no-pie"]);
                 gcc.arg("-Wl,-Ttext=0x100000,--build-id=none");
             }
@@ -283,7 +283,7 @@ fn with_args(name: &str, program: &Program) -> String {
 /// `NAME.c` among the series' selftests or in `tests/c`.
 fn find_c(linux: Linux, name: &str) -> Result<PathBuf> {
     let selftest = format!("{SELFTESTS}/{name}.c");
-    if let Some(path) = Overlay::of(linux).find(&selftest) {
+    if let Some(path) = Overlay::new(linux).find(&selftest) {
         return Ok(path);
     }
     let path = cache::repo().join("tests/c").join(format!("{name}.c"));

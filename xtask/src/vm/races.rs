@@ -17,12 +17,12 @@ const FRAMES: usize = 3;
 pub(crate) struct Races {
     /// Parts of names of functions; none: all are.
     of: Vec<String>,
-    report: Option<Report>,
+    report: Option<RaceReport>,
     others: u64,
 }
 
 #[derive(Debug)]
-struct Report {
+struct RaceReport {
     headline: String,
     is_ours: bool,
     /// Frames of the stack at hand.
@@ -30,7 +30,7 @@ struct Report {
 }
 
 impl Races {
-    pub(crate) fn of(functions: &[String]) -> Self {
+    pub(crate) fn new(functions: &[String]) -> Self {
         Self { of: functions.to_vec(), report: None, others: 0 }
     }
 
@@ -40,7 +40,7 @@ impl Races {
             let before = self.end();
             let is_ours = self.of.is_empty() || self.names(functions);
             let headline = line.to_owned();
-            self.report = Some(Report { headline, is_ours, frames: 0 });
+            self.report = Some(RaceReport { headline, is_ours, frames: 0 });
             return before;
         }
         if line.contains(RULER) {
@@ -101,13 +101,13 @@ mod tests {
 
     fn ours(of: &[&str], lines: &[String]) -> usize {
         let of: Vec<_> = of.iter().map(ToString::to_string).collect();
-        let mut races = Races::of(&of);
+        let mut races = Races::new(&of);
         let counted = lines.iter().filter_map(|line| races.see(line)).count();
         counted + races.end().iter().count()
     }
 
     #[test]
-    fn a_race_is_whose_function_or_near_caller_it_is() {
+    fn race_belongs_to_its_function_or_nearest_caller() {
         let timers =
             report("do_nanosleep / hrtimer_wakeup", &["do_nanosleep"], &["hrtimer_wakeup"]);
         let named = report("hugetlb_zero_unit / f", &["hugetlb_zero_unit"], &["f"]);

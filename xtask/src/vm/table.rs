@@ -197,7 +197,7 @@ impl Case {
 
 impl Program {
     /// A host's program with its arguments, with an hour to run.
-    pub(crate) fn of_host(argv: &[String]) -> Self {
+    pub(crate) fn from_host(argv: &[String]) -> Self {
         let (path, arguments) = argv.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
         Self {
             origin: Origin::Host(path.to_owned()),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_for_debians_kernels_is_one_for_each_and_fast_on_6_12_alone() {
+    fn debian_case_is_one_per_kernel_and_fast_on_6_12_alone() {
         let text = "name = 'a'\nwhy = 'b'\non_stock = ['stock-6.1', 'stock']\nsets = ['fast', 'm']\n\
                     [needs]\nkernel = 'stock'\n";
         let case: Case = toml::from_str(text).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn each_claim_about_our_kernels_names_a_machine_and_each_machine_a_claim() {
+    fn each_kernel_claim_names_a_machine_and_each_machine_a_claim() {
         let readme = fs::read_to_string(cache::repo().join("kernel/README.md")).unwrap();
         let (_, rest) = readme.split_once("\n## What is claimed, and what shows it\n").unwrap();
         let section = rest.split("\n##").next().unwrap();

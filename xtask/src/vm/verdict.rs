@@ -119,13 +119,13 @@ impl Verdict {
             wanted: BTreeSet::new(),
             running: None,
             log_of: None,
-            races: Races::of(&of.races_of),
+            races: Races::new(&of.races_of),
             off: false,
         }
     }
 
     /// What this program prints will be asked for.
-    pub(crate) fn keep_output_of(&mut self, program: &str) {
+    pub(crate) fn keep_output(&mut self, program: &str) {
         self.wanted.insert(program.to_owned());
     }
 

@@ -28,7 +28,7 @@ fuzz_target!(|input: (u8, u8, bool, &str)| {
         let again = journal::parse(&name, PageSize::MIB_2).expect("a name of the book's");
         assert_eq!((again.block, again.pool), (entry.block, entry.pool), "{name}");
         assert!(last.is_none_or(|last| last == state), "{name}: {last:?}, then {state}");
-        // Content kept without a time limit becomes lingering, and similar cases: the first start
+        // Content kept without a time limit becomes draining, and similar cases: the first start
         // decides.
         last = Some(state);
         place = (state, again);

@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     reads::<wire::LendRequest>(bytes);
     reads::<wire::TakeZeroing>(bytes);
     reads::<wire::FinishZeroing>(bytes);
-    reads::<wire::GiveBack>(bytes);
+    reads::<wire::Release>(bytes);
     reads::<wire::Configure>(bytes);
     reads::<wire::Watch>(bytes);
     reads::<wire::FindHolders>(bytes);

@@ -3,7 +3,7 @@
 
 use units::{JobId, LeaseId, LoanName, Pages};
 
-use super::reach::InPlace;
+use super::reach::InPlacePermit;
 use super::{Block, HeldBy, IllegalMove, Part, Reach, Settled, State, StateName, ZeroClaim};
 use crate::config::Recycle;
 
@@ -19,10 +19,10 @@ impl Block {
     }
 
     /// zeroing → ready, if `pages_done` is all of it and the worker let go; zeroing → zeroable,
-    /// if it stopped early and let go; else zeroing → lingering.
+    /// if it stopped early and let go; else zeroing → draining.
     ///
     /// `pages_done` counts from the block's start. More than the block has is a worker's lie and
-    /// makes the block lingering.
+    /// makes the block draining.
     ///
     /// # Errors
     /// [`IllegalMove`] unless `job` holds the block.
@@ -39,7 +39,7 @@ impl Block {
         if holder != job {
             return self.illegal("finished by another job");
         }
-        let let_go = match reach {
+        let lift_limit = match reach {
             Reach::Nobody(_) | Reach::Sole => true,
             Reach::Shared
             | Reach::Mapped
@@ -50,8 +50,8 @@ impl Block {
             Reach::Unknown => trust_unknown_reach,
         };
         let all = self.pool.pages_per_block;
-        self.state = if !let_go || pages_done > all || pages_done < done {
-            State::Lingering(None)
+        self.state = if !lift_limit || pages_done > all || pages_done < done {
+            State::Draining(None)
         } else {
             // Pages that are done have memory. Other pages may have memory from an earlier attempt.
             self.missing = self.missing.min(all.saturating_sub(pages_done));
@@ -64,14 +64,14 @@ impl Block {
         Ok(self.state_name())
     }
 
-    /// zeroing → lingering: the worker is gone without a word.
+    /// zeroing → draining: the worker is gone without a word.
     ///
     /// # Errors
     /// [`IllegalMove`] unless `job` holds the block.
     pub fn lose(&mut self, job: JobId) -> Result<(), IllegalMove> {
         match self.state {
             State::Zeroing { job: holder, .. } if holder == job => {
-                self.state = State::Lingering(None);
+                self.state = State::Draining(None);
                 Ok(())
             }
             _ => self.illegal("lost by its job"),
@@ -99,8 +99,8 @@ impl Block {
         match &self.state {
             State::Kept { part: old, .. }
                 if old.uid == part.uid
-                    && old.keeper().is_some()
-                    && old.keeper() == part.keeper() =>
+                    && old.kept_for().is_some()
+                    && old.kept_for() == part.kept_for() =>
             {
                 self.state = State::Lent(part);
                 Ok(())
@@ -141,14 +141,14 @@ impl Block {
         }
     }
 
-    /// lent → lingering: the lease ended.
+    /// lent → draining: the lease ended.
     ///
     /// # Errors
     /// [`IllegalMove`] unless it is lent under `lease`.
-    pub fn give_back(&mut self, lease: LeaseId) -> Result<(), IllegalMove> {
+    pub fn put_back(&mut self, lease: LeaseId) -> Result<(), IllegalMove> {
         match &self.state {
             State::Lent(part) if part.lease == lease => {
-                self.state = State::Lingering(Some(part.clone()));
+                self.state = State::Draining(Some(part.clone()));
                 Ok(())
             }
             _ => self.illegal("returned by that lease"),
@@ -164,40 +164,40 @@ impl Block {
 
     /// Notes that the file of a block in a borrower's hands, or of one that it returned and may
     /// still have, has memory for `allocated` pages. No-op in any other state.
-    pub fn note_growth(&mut self, allocated: Pages) {
-        if matches!(self.state, State::Lent(_) | State::Lingering(Some(_))) {
+    pub fn record_growth(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Lent(_) | State::Draining(Some(_))) {
             self.grown = allocated.saturating_sub(self.pages());
         }
     }
 
-    /// Notes that only `allocated` pages of a lingering block have memory: its borrower may have
-    /// filled holes, made some, or cut the file. No-op in any other state.
-    pub fn note_memory(&mut self, allocated: Pages) {
-        if matches!(self.state, State::Lingering(_)) {
+    /// Notes that only `allocated` pages of a draining block have memory: its borrower may have
+    /// filled unbacked parts, made some, or cut the file. No-op in any other state.
+    pub fn record_memory(&mut self, allocated: Pages) {
+        if matches!(self.state, State::Draining(_)) {
             self.missing = self.pages().saturating_sub(allocated);
         }
     }
 
-    /// Notes that the first `filled` pages of a block just lent as a hole have memory now. No-op in
-    /// any other state.
-    pub fn note_filled(&mut self, filled: Pages) {
+    /// Notes that the first `filled` pages of a block just lent as an unbacked part have memory
+    /// now. No-op in any other state.
+    pub fn record_filled(&mut self, filled: Pages) {
         if matches!(self.state, State::Lent(_)) {
             self.missing = self.pages().saturating_sub(filled);
         }
     }
 
-    /// What keeps a lingering block from settling, as of the last look.
+    /// What keeps a draining block from settling, as of the last look.
     #[must_use]
     pub fn hold(&self) -> HeldBy {
         self.hold
     }
 
-    /// lingering → kept, zeroable or gone, once no process can reach it.
+    /// draining → kept, zeroable or gone, once no process can reach it.
     ///
     /// `recycle` is its pool's. Some blocks always go back to the kernel, with kept content, too.
-    /// These are blocks that lost their pool's shape, blocks with a hole, since filling it would
-    /// take uncounted pages, and blocks with an unknown reach. Blocks with memory errors go back as
-    /// well, and so do files that their borrower altered or marked.
+    /// These are blocks that lost their pool's shape, blocks with an unbacked part, since filling
+    /// it would take uncounted pages, and blocks with an unknown reach. Blocks with memory errors
+    /// go back as well, and so do files that their borrower altered or marked.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
@@ -207,7 +207,7 @@ impl Block {
         recycle: Recycle,
         now: u64,
     ) -> Result<Settled, IllegalMove> {
-        let State::Lingering(part) = &self.state else { return self.illegal("settled") };
+        let State::Draining(part) = &self.state else { return self.illegal("settled") };
         let hold = match reach {
             Reach::Shared => Some(HeldBy::Open),
             Reach::Mapped => Some(HeldBy::Mapped),
@@ -219,11 +219,11 @@ impl Block {
         };
         if let Some(hold) = hold {
             self.hold = hold;
-            return Ok(Settled::Lingering);
+            return Ok(Settled::Draining);
         }
         // A block that stays gets its length back, one that goes is counted no more.
         self.grown = Pages::ZERO;
-        // The next time it lingers, it starts without a look.
+        // The next time it is draining, it starts without a look.
         self.hold = HeldBy::default();
         let is_named = part.as_ref().is_some_and(|part| part.scope().is_some());
         if let Some(part) = part
@@ -237,7 +237,7 @@ impl Block {
             return Ok(Settled::Kept);
         }
         let whole = self.pages() == self.pool.pages_per_block && self.missing == Pages::ZERO;
-        match InPlace::of(&reach, recycle, is_named) {
+        match InPlacePermit::from_reach(&reach, recycle, is_named) {
             Some(key) if whole => {
                 self.clear_where_it_lies(&key);
                 Ok(Settled::Zeroable)
@@ -247,22 +247,23 @@ impl Block {
     }
 
     /// Whether the content of a named loan may be kept. A process that still has a name of the file
-    /// would see the content again. And a borrower that gets it by a name may not fill a hole.
+    /// would see the content again. And a borrower that gets it by a name may not fill an unbacked
+    /// part.
     fn is_kept_by_name(&self, reach: &Reach) -> bool {
         matches!(reach, Reach::Nobody(_)) && self.missing == Pages::ZERO
     }
 
-    fn clear_where_it_lies(&mut self, _key: &InPlace) {
+    fn clear_where_it_lies(&mut self, _key: &InPlacePermit) {
         self.state = State::Zeroable { done: Pages::ZERO };
     }
 
-    /// kept → lingering: the owner did not come back in time, or gave it up.
+    /// kept → draining: the owner did not come back in time, or gave it up.
     ///
     /// # Errors
     /// [`IllegalMove`] from any other state.
     pub fn give_up(&mut self) -> Result<(), IllegalMove> {
         let State::Kept { part, .. } = &self.state else { return self.illegal("given up") };
-        self.state = State::Lingering(Some(part.clone().given_up()));
+        self.state = State::Draining(Some(part.clone().given_up()));
         Ok(())
     }
 }

@@ -37,7 +37,7 @@ pub struct Part {
 
 impl Part {
     /// Who returns to it: an owner, and the scope in which it is one.
-    pub(crate) fn keeper(&self) -> Option<(&Owner, Option<&str>)> {
+    pub(crate) fn kept_for(&self) -> Option<(&Owner, Option<&str>)> {
         self.keep.as_ref().map(|keep| (&keep.owner, keep.scope.as_deref()))
     }
 

@@ -51,7 +51,7 @@ pub enum Reach {
     Unknown,
 }
 
-/// By what a lingering block is held.
+/// By what a draining block is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum HeldBy {
     /// A process has a descriptor, or the block has yet to be looked at.
@@ -64,7 +64,7 @@ pub enum HeldBy {
 }
 
 /// Why a block may be cleared where it lies: nothing else lets it.
-pub(super) enum InPlace {
+pub(super) enum InPlacePermit {
     /// It is nobody's.
     Proven,
     /// The file is closed and unmapped everywhere, and the operator has said that borrowers unpin
@@ -72,10 +72,10 @@ pub(super) enum InPlace {
     Trusted,
 }
 
-impl InPlace {
+impl InPlacePermit {
     /// `is_named`: an agent chooses the users of loans by name, and the operator's word covers
     /// borrowers only.
-    pub(super) fn of(reach: &Reach, recycle: Recycle, is_named: bool) -> Option<Self> {
+    pub(super) fn from_reach(reach: &Reach, recycle: Recycle, is_named: bool) -> Option<Self> {
         match (reach, recycle) {
             (Reach::Nobody(Unheld(())), Recycle::Auto | Recycle::InPlace) => Some(Self::Proven),
             (Reach::Sole, Recycle::InPlace) if !is_named => Some(Self::Trusted),

@@ -41,12 +41,12 @@ impl Book {
     }
 
     /// Counts a loan's pages.
-    pub(super) fn count_loan(&mut self, domain: Domain, ready: Pages, hole: Pages) {
-        self.counters.hit_bytes += ready.bytes(domain.page_size);
-        self.counters.miss_bytes += hole.bytes(domain.page_size);
+    pub(super) fn count_loan(&mut self, domain: Domain, ready: Pages, unbacked: Pages) {
+        self.counters.lent_ready_bytes += ready.bytes(domain.page_size);
+        self.counters.lent_unbacked_bytes += unbacked.bytes(domain.page_size);
         let counts = self.lent_so_far.entry(domain).or_default();
         counts.hits += ready;
-        counts.misses += hole;
+        counts.misses += unbacked;
     }
 
     /// The counts of every domain, as a watch reports them.

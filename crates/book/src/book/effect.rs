@@ -14,7 +14,7 @@ pub enum Effect {
         /// Its length.
         pages: Pages,
         /// Take this number of pages, from the file's start, out of the kernel's zeroed pages,
-        /// before the borrower gets the file. [`Book::note_filled`](super::Book::note_filled)
+        /// before the borrower gets the file. [`Book::record_filled`](super::Book::record_filled)
         /// expects the number taken.
         fill: Pages,
     },

@@ -15,12 +15,12 @@ use crate::block::{Block, State, StateName};
 
 /// The ready blocks of one domain, by size.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ReadyBlocks {
+pub(super) struct ReadyIndex {
     blocks: BTreeSet<(Pages, BlockId)>,
     pages: Pages,
 }
 
-impl ReadyBlocks {
+impl ReadyIndex {
     /// Their pages together.
     pub(super) fn pages(&self) -> Pages {
         self.pages
@@ -107,7 +107,7 @@ pub(super) struct Blocks {
 struct Index {
     states: BTreeMap<StateName, BTreeSet<BlockId>>,
     sums: BTreeMap<(PoolKey, StateName), Sum>,
-    ready: BTreeMap<Domain, ReadyBlocks>,
+    ready: BTreeMap<Domain, ReadyIndex>,
     dirty: BTreeMap<PoolKey, DirtyBlocks>,
     held: BTreeMap<Uid, Holding>,
 }
@@ -142,7 +142,7 @@ impl Blocks {
         })
     }
 
-    pub(super) fn ready_blocks(&self, domain: Domain) -> Option<&ReadyBlocks> {
+    pub(super) fn ready_blocks(&self, domain: Domain) -> Option<&ReadyIndex> {
         self.index.ready.get(&domain)
     }
 

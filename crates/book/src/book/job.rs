@@ -9,7 +9,7 @@ use crate::block::{IllegalMove, Reach, StateName};
 
 /// The account for which a worker zeroes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Requester {
     /// A user's worker: any zeroable page.
     User,
     /// One of the daemon's own: only what the thresholds ask for.
@@ -74,7 +74,7 @@ impl Book {
     /// `None` when there is nothing to zero.
     pub fn take_zeroing(
         &mut self,
-        who: Who,
+        who: Requester,
         node: Option<Node>,
         page_size: Option<PageSize>,
     ) -> Option<(JobOrder, Vec<Effect>)> {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans of any size.
 //!
-//! A loan in one file (by path or descriptor) takes, in this order: its owner's kept content; a
-//! ready block of exactly its size; the smallest larger one, trimmed; the largest smaller one,
-//! grown by a hole; a hole. A loan in several blocks fills itself with the largest ready ones that
-//! fit, then one trimmed, then a hole. While the kernel has free pages for the loan, a block is
-//! trimmed by at most the size of the loan. The client's own faults fill holes, as without prezero.
-//! Unlent blocks are given back where the kernel would otherwise lack the pages.
+//! A loan in one file (by path or descriptor) takes the first of these that exists: its owner's
+//! kept content, a ready block of exactly its size, or the smallest larger one, trimmed. Then come
+//! the largest smaller one, grown by an unbacked part, and an unbacked part alone. A loan in
+//! several blocks fills itself with the largest ready ones that fit, then one trimmed, then an
+//! unbacked part. While the kernel has free pages for the loan, a block is trimmed by at most the
+//! size of the loan. The client's own faults fill unbacked parts, as without prezero. Unlent blocks
+//! are given back where the kernel would otherwise lack the pages.
 //!
 //! Where the kernel itself keeps the zeroed pages there are no ready blocks: every part of a loan
 //! is a new file, and the caller fills it with the pages in the plan. The plan is
@@ -36,7 +37,7 @@ pub struct Asked {
     pub account: Uid,
     /// The most it may hold.
     pub quota: Option<Bytes>,
-    /// Whether to refuse with [`Refusal::OwnerLingers`] while this owner's content is still
+    /// Whether to refuse with [`Refusal::OwnerDraining`] while this owner's content is still
     /// mapped by its former self, instead of lending other memory.
     pub await_owner: bool,
     /// By what name the loan is to last, if not by a descriptor: it is one file then.
@@ -104,7 +105,7 @@ pub enum Refusal {
         free: Bytes,
     },
     /// This owner's content has been returned, but a process still maps it: ask again soon.
-    OwnerLingers,
+    OwnerDraining,
     /// There is a loan by that name already.
     NameTaken,
     /// A loan by that name is being made: ask again when that is done.
@@ -122,7 +123,7 @@ pub enum Refusal {
 
 /// How one loan would be served.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct LoanPlan {
     /// Ready blocks and the length each is lent at.
     pub(super) blocks: Vec<(BlockId, Pages)>,
     /// What comes from the kernel's pool, behind the blocks.
@@ -134,7 +135,7 @@ pub(super) struct Plan {
 pub(super) struct Taken {
     pub(super) pool: PoolKey,
     pub(super) pages: Pages,
-    /// Pages that the kernel has zeroed; the rest is a hole.
+    /// Pages that the kernel has zeroed; the rest is an unbacked part.
     pub(super) zeroed: Pages,
 }
 
@@ -154,17 +155,17 @@ impl Asked {
     fn owned(&self, part: &Part) -> bool {
         let keep = self.keep();
         let mine = keep.as_ref().map(|keep| (&keep.owner, keep.scope.as_deref()));
-        part.uid == self.uid && mine.is_some() && mine == part.keeper()
+        part.uid == self.uid && mine.is_some() && mine == part.kept_for()
     }
 }
 
-impl Plan {
-    fn hole(&self) -> Pages {
+impl LoanPlan {
+    fn unbacked(&self) -> Pages {
         self.taken.iter().map(|t| t.pages.saturating_sub(t.zeroed)).sum()
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.hole() == Pages::ZERO
+        self.unbacked() == Pages::ZERO
     }
 }
 
@@ -176,7 +177,7 @@ impl Book {
     pub fn lend(&mut self, asked: &Asked) -> Result<(Loan, Vec<Effect>), Refusal> {
         let result = self.try_lend(asked);
         if let Err(refusal) = &result
-            && *refusal != Refusal::OwnerLingers
+            && *refusal != Refusal::OwnerDraining
         {
             self.counters.refusals += 1;
         }
@@ -188,8 +189,8 @@ impl Book {
         self.check_name(asked)?;
         let sizes = self.page_sizes(request)?;
         if request.owner.is_some() {
-            if asked.await_owner && self.owner_lingers(asked, &sizes) {
-                return Err(Refusal::OwnerLingers);
+            if asked.await_owner && self.owner_draining(asked, &sizes) {
+                return Err(Refusal::OwnerDraining);
             }
             if let Some((page_size, found)) =
                 sizes.iter().find_map(|size| Some((*size, self.kept_for(asked, *size)?)))
@@ -225,27 +226,27 @@ impl Book {
 
     /// The largest page size with enough ready pages, else the largest with enough pages of any
     /// kind.
-    fn best_plan(&self, request: &LendRequest, sizes: &[PageSize]) -> Option<(PageSize, Plan)> {
-        let mut with_hole = None;
+    fn best_plan(&self, request: &LendRequest, sizes: &[PageSize]) -> Option<(PageSize, LoanPlan)> {
+        let mut with_unbacked = None;
         for size in sizes {
             match self.plan_for(request, *size) {
                 Some(plan) if plan.is_ready() => return Some((*size, plan)),
-                Some(plan) => with_hole = with_hole.or(Some((*size, plan))),
+                Some(plan) => with_unbacked = with_unbacked.or(Some((*size, plan))),
                 None => {}
             }
         }
-        with_hole
+        with_unbacked
     }
 
-    /// From one node if that serves it from ready blocks, else with the smallest hole.
-    fn plan_for(&self, request: &LendRequest, page_size: PageSize) -> Option<Plan> {
+    /// From one node if that serves it from ready blocks, else with the smallest unbacked part.
+    fn plan_for(&self, request: &LendRequest, page_size: PageSize) -> Option<LoanPlan> {
         let need = page_size.pages_in(request.bytes).ok()?;
         let nodes = self.node_order(request.node, page_size);
         let one_node = nodes
             .iter()
             .filter_map(|node| self.plan(&[*node], page_size, need, request))
-            .min_by_key(Plan::hole);
-        if request.single || one_node.as_ref().is_some_and(Plan::is_ready) {
+            .min_by_key(LoanPlan::unbacked);
+        if request.single || one_node.as_ref().is_some_and(LoanPlan::is_ready) {
             return one_node;
         }
         self.plan(&nodes, page_size, need, request).or(one_node)
@@ -255,15 +256,15 @@ impl Book {
     /// arrived. It counts all pages of the kernel, those to come where the pool may grow included,
     /// minus lent and kept ones. The loans in `ending` end soon.
     #[must_use]
-    pub fn may_be_served(&self, request: &LendRequest, ending: &[LeaseId]) -> bool {
+    pub fn can_be_served(&self, request: &LendRequest, ending: &[LeaseId]) -> bool {
         let Ok(sizes) = self.page_sizes(request) else { return false };
         sizes.into_iter().any(|page_size| {
             let Ok(need) = page_size.pages_in(request.bytes) else { return false };
             let nodes = self.node_order(request.node, page_size);
             let mut most = nodes.into_iter().map(|node| {
                 let domain = Domain { node, page_size };
-                let told = self.told_pools().filter(|key| key.domain() == domain);
-                let grown = told.filter_map(|key| self.pool_config(key)?.elastic.reserve_max);
+                let reported = self.configured_pools().filter(|key| key.domain() == domain);
+                let grown = reported.filter_map(|key| self.pool_config(key)?.resize.size_max);
                 let total = grown.fold(*self.totals.get(&domain)?, Pages::max);
                 let stays = self.blocks.total(domain, &[StateName::Lent, StateName::Kept]).pages;
                 let ends = ending.iter().flat_map(|lease| self.lease_blocks(*lease));
@@ -307,15 +308,15 @@ impl Book {
         nodes
     }
 
-    /// The pages a hole could get on a node: free ones, and those of unlent blocks.
+    /// The pages an unbacked part could get on a node: free ones, and those of unlent blocks.
     pub(super) fn room(&self, domain: Domain, spare: &[BlockId]) -> Pages {
         let spared = || spare.iter().filter_map(|id| self.blocks.get(*id));
         let spared = || spared().filter(|b| b.pool().domain() == domain);
         let unlent = self.blocks.total(domain, &UNLENT).memory;
         let spared_unlent = spared().filter(|b| b.is_unlent()).map(Block::memory).sum();
         let free = self.available(domain) + unlent.saturating_sub(spared_unlent);
-        // A hole takes no pages before it is mapped, so the free count misses it. Lent pages can
-        // never exceed the total.
+        // A unbacked part takes no pages before it is mapped, so the free count misses it. Lent
+        // pages can never exceed the total.
         let lent = self.blocks.total(domain, &[StateName::Lent]).pages;
         let not_lent = spared().filter(|b| b.state_name() != StateName::Lent);
         let taken = lent + not_lent.map(Block::pages).sum();
@@ -323,12 +324,17 @@ impl Book {
     }
 
     /// The pool to which a new file without ready pages belongs.
-    pub(super) fn hole_pool(&self, domain: Domain) -> Option<PoolKey> {
+    pub(super) fn unbacked_pool(&self, domain: Domain) -> Option<PoolKey> {
         let configured = self.pools.iter().filter(|(_, pool)| pool.configured);
         configured.map(|(key, _)| *key).find(|key| key.domain() == domain)
     }
 
-    fn carry_out(&mut self, asked: &Asked, page_size: PageSize, plan: Plan) -> (Loan, Vec<Effect>) {
+    fn carry_out(
+        &mut self,
+        asked: &Asked,
+        page_size: PageSize,
+        plan: LoanPlan,
+    ) -> (Loan, Vec<Effect>) {
         let lease = LeaseId(self.next_lease);
         self.next_lease += 1;
         let mut effects = Vec::new();
@@ -364,7 +370,7 @@ impl Book {
             if *pages != shape {
                 effects.push(Effect::Resize { block: *id, pages: *pages });
                 let domain = Domain { node, page_size };
-                self.note_waste(domain, shape.saturating_sub(*pages));
+                self.record_waste(domain, shape.saturating_sub(*pages));
             }
             parts.push(LoanPart {
                 block: *id,
@@ -383,7 +389,7 @@ impl Book {
             }
             let id = BlockId(self.next_block);
             self.next_block += 1;
-            self.blocks.insert(Block::new_lent_hole(id, pool, part(parts.len(), pages)));
+            self.blocks.insert(Block::new_lent_unbacked(id, pool, part(parts.len(), pages)));
             effects.push(Effect::Create { block: id, pages, fill: zeroed });
             parts.push(LoanPart { block: id, node: pool.node, pages, ready: zeroed });
         }
@@ -398,7 +404,7 @@ impl Book {
             // All of it, where it came from several: any of them might have had to serve it alone.
             let here = parts.iter().filter(|part| part.node == node);
             let taken = here.map(|part| part.ready).sum();
-            self.note_demand(Domain { node, page_size }, &asked.request, taken);
+            self.record_demand(Domain { node, page_size }, &asked.request, taken);
         }
         let blocks = parts.iter().map(|p| p.block).collect();
         let name = asked.named.as_ref().map(|named| named.name.clone());
@@ -411,14 +417,14 @@ impl Book {
     }
 
     /// Whether content of this owner is on its way to being kept.
-    fn owner_lingers(&self, asked: &Asked, sizes: &[PageSize]) -> bool {
-        let mut lingering =
-            self.in_state(StateName::Lingering).filter(|b| sizes.contains(&b.pool().page_size));
+    fn owner_draining(&self, asked: &Asked, sizes: &[PageSize]) -> bool {
+        let mut draining =
+            self.in_state(StateName::Draining).filter(|b| sizes.contains(&b.pool().page_size));
         // Two kinds of blocks still name their owner: one that never reached it, and one that it
         // had by a name and that is kept no longer.
         let comes = |part: &Part| part.keep.as_ref().is_some_and(|keep| keep.seconds > 0);
-        lingering.any(|b| {
-            matches!(b.state(), State::Lingering(Some(part)) if asked.owned(part) && comes(part))
+        draining.any(|b| {
+            matches!(b.state(), State::Draining(Some(part)) if asked.owned(part) && comes(part))
         })
     }
 

@@ -22,7 +22,7 @@ use wire::{BlockSize, LendRequest, PoolStatus};
 
 use super::{Book, Effect, Pool};
 use crate::block::{Block, StateName};
-use crate::config::{ConfigError, Elastic, PoolConfig};
+use crate::config::{ConfigError, PoolConfig, PoolSize};
 use crate::policy::{CREDIT_PART, Demand, piece};
 
 /// A large block is made only if this fraction of the pool stays free beside it. Otherwise a loan
@@ -88,7 +88,7 @@ impl Mix {
         let config = PoolConfig {
             pages_per_block,
             ready_high,
-            elastic: Elastic::default(),
+            resize: PoolSize::default(),
             ..self.config.clone()
         };
         Pool { config, refilling: false, configured: true }
@@ -117,7 +117,7 @@ impl Book {
     }
 
     /// The pools as an operator knows them.
-    pub(super) fn told_pools(&self) -> impl Iterator<Item = PoolKey> + '_ {
+    pub(super) fn configured_pools(&self) -> impl Iterator<Item = PoolKey> + '_ {
         let fixed = self.pools.keys().filter(|key| !self.is_mixed(key.domain()));
         let mixed = self.mixes.keys().map(|domain| PoolKey::mixed(*domain));
         let all: BTreeSet<_> = fixed.copied().chain(mixed).collect();
@@ -165,13 +165,13 @@ impl Book {
     }
 
     /// Learns from a granted loan and the number of ready pages that it took.
-    pub(super) fn note_demand(&mut self, domain: Domain, request: &LendRequest, taken: Pages) {
+    pub(super) fn record_demand(&mut self, domain: Domain, request: &LendRequest, taken: Pages) {
         let left = self.lendable(domain);
         let Some(mix) = self.mixes.get_mut(&domain) else { return };
         let zeroed = (left + taken).saturating_sub(std::mem::replace(&mut mix.left, left));
         let pages = request.bytes.whole_pages(domain.page_size);
         let ready = mix.config.ready_high;
-        mix.demand.note(pages, request.single, zeroed, ready, domain.page_size);
+        mix.demand.record(pages, request.single, zeroed, ready, domain.page_size);
         mix.is_stale = true;
         let earned = pages.0 + mix.odd;
         mix.odd = earned % CREDIT_PART;
@@ -179,14 +179,14 @@ impl Book {
     }
 
     /// Pages cut off a ready block for a loan.
-    pub(super) fn note_waste(&mut self, domain: Domain, pages: Pages) {
+    pub(super) fn record_waste(&mut self, domain: Domain, pages: Pages) {
         if let Some(mix) = self.mixes.get_mut(&domain) {
             mix.spend(pages);
         }
     }
 
     /// Whether the credit allows cutting `pages` off a ready block for a loan.
-    pub(super) fn may_waste(&self, domain: Domain, pages: Pages) -> bool {
+    pub(super) fn has_waste_credit(&self, domain: Domain, pages: Pages) -> bool {
         self.mixes.get(&domain).is_none_or(|mix| pages <= mix.credit)
     }
 
@@ -301,12 +301,12 @@ impl Book {
             let found = self.in_state(state).find(|b| b.pool() == pool).map(Block::id);
             let Some(block) = found.and_then(|id| self.blocks.remove(id)) else { break };
             if state == StateName::Ready {
-                self.note_waste(domain, block.pages());
+                self.record_waste(domain, block.pages());
             }
             if let Some(available) = self.available.get_mut(&domain) {
                 *available += block.memory();
             }
-            self.counters.given_back_bytes += block.memory().bytes(domain.page_size);
+            self.counters.released_bytes += block.memory().bytes(domain.page_size);
             effects.push(Effect::Remove(block.id()));
         }
         effects
@@ -357,7 +357,7 @@ impl Book {
             all.ready_pages += one.ready_pages;
             all.lent_pages += one.lent_pages;
             all.kept_pages += one.kept_pages;
-            all.lingering_pages += one.lingering_pages;
+            all.draining_pages += one.draining_pages;
             all.mapped_pages += one.mapped_pages;
             all.pinned_pages += one.pinned_pages;
             all.blocks += one.blocks;

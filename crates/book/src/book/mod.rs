@@ -20,12 +20,12 @@
 mod configure;
 mod domain;
 mod effect;
-mod elastic;
 mod index;
 mod job;
 mod lend;
 mod mix;
 mod names;
+mod resize;
 mod returns;
 mod supply;
 
@@ -40,7 +40,7 @@ use units::{
 use wire::{Counters, LoanStatus, PoolStatus};
 
 pub use effect::Effect;
-pub use job::{JobEnd, JobOrder, Who, Work};
+pub use job::{JobEnd, JobOrder, Requester, Work};
 pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
 pub use mix::Learnt;
 pub use names::HeldByName;
@@ -51,7 +51,7 @@ use crate::journal::{self, Entry};
 use crate::policy;
 use index::Blocks;
 use mix::Mix;
-use supply::Supply;
+use supply::PoolSupply;
 
 /// A file found at start.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub struct Book {
     available: BTreeMap<Domain, Pages>,
     /// What the kernel's pools have in all, where that is known.
     totals: BTreeMap<Domain, Pages>,
-    supply: Supply,
+    supply: PoolSupply,
     in_place_allowed: bool,
     /// The page sizes with visible pins.
     pins_seen: BTreeSet<PageSize>,
@@ -133,7 +133,7 @@ impl Book {
             jobs: BTreeMap::new(),
             available: BTreeMap::new(),
             totals: BTreeMap::new(),
-            supply: Supply::default(),
+            supply: PoolSupply::default(),
             in_place_allowed,
             pins_seen: BTreeSet::new(),
             next_block: 1,
@@ -283,13 +283,13 @@ impl Book {
 
     /// Every pool, as it is configured.
     pub fn pool_keys(&self) -> impl Iterator<Item = PoolKey> + '_ {
-        self.told_pools()
+        self.configured_pools()
     }
 
     /// How a pool recycles: as configured, if the kernel can show that a file is free.
     fn recycling(&self, key: PoolKey) -> Recycle {
-        let told = self.pools.get(&key).map(|p| p.config.recycle).unwrap_or_default();
-        if self.in_place_allowed { told } else { Recycle::Fresh }
+        let reported = self.pools.get(&key).map(|p| p.config.recycle).unwrap_or_default();
+        if self.in_place_allowed { reported } else { Recycle::Fresh }
     }
 
     /// Says for which page sizes pins are visible: pools with `recycle = "auto"` of these sizes
@@ -309,7 +309,7 @@ impl Book {
     fn effective_recycling(&self, key: PoolKey) -> Recycle {
         match self.recycling(key) {
             Recycle::Auto if !self.pins_seen.contains(&key.page_size) => Recycle::Fresh,
-            told => told,
+            reported => reported,
         }
     }
 
@@ -344,7 +344,7 @@ impl Book {
         let keys: Vec<_> = self.pools.keys().copied().collect();
         let mut wanted = 0;
         for key in keys {
-            self.note_level(key);
+            self.record_level(key);
             // In a pool of several sizes one can lack blocks where others have too many.
             if !self.pools.get(&key).is_some_and(|pool| pool.refilling) || self.fills_mix(key) {
                 continue;
@@ -361,7 +361,7 @@ impl Book {
     /// Updates one pool's hysteresis. Call it whenever its ready pages increase: a pool that was
     /// full for a moment counts as filled, even if a loan takes from it before the next question
     /// for workers.
-    fn note_level(&mut self, key: PoolKey) {
+    fn record_level(&mut self, key: PoolKey) {
         let ready = self.ready(key);
         if let Some(pool) = self.pools.get_mut(&key) {
             let (low, high) = (pool.config.low(), pool.config.ready_high);
@@ -410,9 +410,9 @@ impl Book {
             ready_pages: self.ready(key),
             lent_pages: pages(StateName::Lent),
             kept_pages: pages(StateName::Kept),
-            lingering_pages: pages(StateName::Lingering),
-            mapped_pages: self.lingering_by(key, HeldBy::Mapped),
-            pinned_pages: self.lingering_by(key, HeldBy::Pinned),
+            draining_pages: pages(StateName::Draining),
+            mapped_pages: self.draining_by(key, HeldBy::Mapped),
+            pinned_pages: self.draining_by(key, HeldBy::Pinned),
             blocks: StateName::ALL.iter().map(|s| self.blocks.sum(key, *s).blocks).sum(),
             ready_low: config.low(),
             ready_high: config.ready_high,
@@ -421,13 +421,13 @@ impl Book {
             kernel_free_pages: kernel.available,
             kernel_reserved_pages: kernel.free.saturating_sub(kernel.available),
             sizes: Vec::new(),
-            elastic: None,
+            resize: None,
         }
     }
 
-    fn lingering_by(&self, key: PoolKey, hold: HeldBy) -> Pages {
+    fn draining_by(&self, key: PoolKey, hold: HeldBy) -> Pages {
         let held = |b: &&Block| b.pool() == key && b.hold() == hold;
-        self.in_state(StateName::Lingering).filter(held).map(Block::pages).sum()
+        self.in_state(StateName::Draining).filter(held).map(Block::pages).sum()
     }
 
     /// Every loan.
@@ -442,7 +442,7 @@ impl Book {
             let first = blocks.clone().next();
             let nodes: BTreeSet<_> = blocks.clone().map(|b| b.pool().node).collect();
             let sum = |pages: fn(&Block) -> Pages| blocks.clone().map(pages).sum::<Pages>();
-            let (pages, hole) = (sum(Block::pages), sum(Block::missing));
+            let (pages, unbacked) = (sum(Block::pages), sum(Block::missing));
             LoanStatus {
                 lease: *id,
                 uid: lease.uid,
@@ -453,15 +453,15 @@ impl Book {
                 grown_pages: sum(Block::grown),
                 blocks: lease.blocks.len() as u64,
                 nodes: nodes.into_iter().collect(),
-                ready_pages: pages.saturating_sub(hole),
-                hole_pages: hole,
+                ready_pages: pages.saturating_sub(unbacked),
+                unbacked_pages: unbacked,
                 ..LoanStatus::default()
             }
         };
         self.leases.iter().map(loan).collect()
     }
 
-    /// What counts against a user's quota: lent, kept and lingering, and what files were seen to
+    /// What counts against a user's quota: lent, kept and draining, and what files were seen to
     /// have beyond that.
     #[must_use]
     pub fn held_by(&self, account: Uid) -> Bytes {
@@ -480,9 +480,9 @@ impl Book {
         self.blocks.held_blocks(account).filter(is_there)
     }
 
-    /// Records how many pages of a lent or lingering block have memory: pages beyond the lent
+    /// Records how many pages of a lent or draining block have memory: pages beyond the lent
     /// length count against its borrower's quota, too.
-    pub fn note_growth(&mut self, block: BlockId, allocated: Pages) {
-        self.blocks.change(block, |b| b.note_growth(allocated));
+    pub fn record_growth(&mut self, block: BlockId, allocated: Pages) {
+        self.blocks.change(block, |b| b.record_growth(allocated));
     }
 }

@@ -131,13 +131,13 @@ impl Book {
             let owned: Pages = pools().map(|p| self.owned(p.config.key())).sum();
             let leave = pools().map(|p| p.config.leave_free).max().unwrap_or_default();
             let all = owned + self.available(domain).saturating_sub(leave);
-            let told = || self.told_pools().filter(|key| key.domain() == domain);
+            let reported = || self.configured_pools().filter(|key| key.domain() == domain);
             let bound = |key| self.pool_config(key).and_then(|config| config.max);
-            let bound: Option<Pages> = told().map(bound).sum();
+            let bound: Option<Pages> = reported().map(bound).sum();
             // Where blocks are of all sizes, what loans in several are made of.
             let of_all = |key: PoolKey| key.is_mixed().then(|| piece(key.page_size));
             let block = |key: PoolKey| of_all(key).unwrap_or(key.pages_per_block);
-            let block = told().map(block).max().unwrap_or_default();
+            let block = reported().map(block).max().unwrap_or_default();
             let named = self.named_loans("", None);
             let here =
                 |loan: &HeldByName| (loan.node, loan.page_size) == (domain.node, domain.page_size);
@@ -180,13 +180,13 @@ impl Book {
     }
 
     /// Notes that a pending loan has all of its pages.
-    pub fn note_whole(&mut self, lease: LeaseId) {
+    pub fn record_whole(&mut self, lease: LeaseId) {
         for block in self.lease_blocks(lease) {
-            self.blocks.change(block, |b| b.note_filled(b.pages()));
+            self.blocks.change(block, |b| b.record_filled(b.pages()));
         }
     }
 
-    /// The bytes that the loans of a tenant hold, pending and lingering ones and content kept for
+    /// The bytes that the loans of a tenant hold, pending and draining ones and content kept for
     /// its owners included. Without a tenant: the loans without a scope. All scopes of a tenant
     /// count together: a namespace that is deleted and made anew shares the same quota.
     #[must_use]
@@ -195,9 +195,9 @@ impl Book {
         let leases = named.filter_map(|(_, lease)| self.leases.get(lease));
         let lent = leases.flat_map(|lease| &lease.blocks).filter_map(|id| self.blocks.get(*id));
         let is_of = |part: &Part| part.scope().map(tenant_of) == Some(tenant.unwrap_or_default());
-        let left = [StateName::Lingering, StateName::Kept].into_iter();
+        let left = [StateName::Draining, StateName::Kept].into_iter();
         let left = left.flat_map(|state| self.in_state(state)).filter(|b| match b.state() {
-            State::Lingering(Some(part)) | State::Kept { part, .. } => is_of(part),
+            State::Draining(Some(part)) | State::Kept { part, .. } => is_of(part),
             _ => false,
         });
         let bytes = |b: &Block| (b.pages() + b.grown()).bytes(b.pool().page_size).0;

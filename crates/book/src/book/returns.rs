@@ -7,7 +7,7 @@ use super::{Book, Effect, Lease};
 use crate::block::{Block, Reach, Settled, State, StateName};
 
 impl Book {
-    /// The lease's last descriptor was closed. Its blocks linger until [`Book::settle`].
+    /// The lease's last descriptor was closed. Its blocks are draining until [`Book::settle`].
     pub fn end_lease(&mut self, lease: LeaseId) -> Vec<Effect> {
         let Some(ended) = self.leases.remove(&lease) else { return Vec::new() };
         if let Some(name) = &ended.name {
@@ -15,7 +15,7 @@ impl Book {
         }
         let mut effects = Vec::new();
         for id in ended.blocks {
-            if let Some(Ok(())) = self.blocks.change(id, |b| b.give_back(lease)) {
+            if let Some(Ok(())) = self.blocks.change(id, |b| b.put_back(lease)) {
                 effects.push(Effect::Move(id));
             }
         }
@@ -48,34 +48,34 @@ impl Book {
         self.end_lease(lease)
     }
 
-    /// Ends a loan and gives its files back to the kernel as they are, or the lingering files of an
+    /// Ends a loan and gives its files back to the kernel as they are, or the draining files of an
     /// ended loan; `None` without either. Processes that still have a file find it empty: as with
     /// *fresh*, the kernel keeps pinned pages until they are unpinned.
     pub fn revoke(&mut self, lease: LeaseId) -> Option<(Bytes, Vec<Effect>)> {
         let was_alive = self.leases.contains_key(&lease);
         self.end_lease(lease);
         let of_it =
-            |b: &&Block| matches!(b.state(), State::Lingering(Some(part)) if part.lease == lease);
+            |b: &&Block| matches!(b.state(), State::Draining(Some(part)) if part.lease == lease);
         let blocks: Vec<_> =
-            self.in_state(StateName::Lingering).filter(of_it).map(Block::id).collect();
+            self.in_state(StateName::Draining).filter(of_it).map(Block::id).collect();
         let removed: Vec<_> = blocks.into_iter().filter_map(|id| self.blocks.remove(id)).collect();
         let bytes = removed.iter().map(|b| b.pages().bytes(b.pool().page_size)).sum();
         let effects: Vec<_> = removed.iter().map(|b| Effect::Remove(b.id())).collect();
         (was_alive || !effects.is_empty()).then_some((bytes, effects))
     }
 
-    /// Tells how many pages of a lingering block have memory, to be called before
+    /// Tells how many pages of a draining block have memory, to be called before
     /// [`Book::settle`] where the block may be cleared in place.
     ///
     /// A borrower can punch holes into its file and change its length. An incomplete block is given
     /// back: clearing it would take uncounted pages, or kill the worker that finds none. For a file
     /// of another length than its block, say that it has none.
-    pub fn note_memory(&mut self, block: BlockId, allocated: Pages) {
-        self.blocks.change(block, |b| b.note_memory(allocated));
+    pub fn record_memory(&mut self, block: BlockId, allocated: Pages) {
+        self.blocks.change(block, |b| b.record_memory(allocated));
     }
 
-    /// Tells who can reach a lingering block. Returns what became of it, or `None` if it is not
-    /// lingering (any more).
+    /// Tells who can reach a draining block. Returns what became of it, or `None` if it is not
+    /// draining (any more).
     ///
     /// Only a file with unknown users is unlinked with all its pages. Every other is truncated
     /// first, so that processes with a name of it find it empty.
@@ -89,7 +89,7 @@ impl Book {
         let is_unknown = matches!(reach, Reach::Unknown);
         let settled = self.blocks.change(block, |b| b.settle(reach, recycle, now))?.ok()?;
         let effects = match settled {
-            Settled::Lingering => Vec::new(),
+            Settled::Draining => Vec::new(),
             // A crash may have left the file at its length from before the loan.
             Settled::Kept | Settled::Zeroable => {
                 let pages = self.blocks.get(block).map(Block::pages)?;
@@ -110,7 +110,7 @@ impl Book {
         Some(vec![Effect::Remove(block)])
     }
 
-    /// Gives up kept content at the end of its time: the block lingers, and is settled like any
+    /// Gives up kept content at the end of its time: the block is draining, and is settled like any
     /// return.
     pub fn expire(&mut self, now: u64) -> Vec<Effect> {
         let over = |state: &State| matches!(state, State::Kept { until, .. } if *until <= now);
@@ -135,7 +135,7 @@ impl Book {
 
     /// Gives unlent blocks back to the kernel until `pages` are, dirty ones first.
     /// Returns how many pages that is: whole blocks, so perhaps more, or fewer if there are none.
-    pub fn give_back(
+    pub fn release(
         &mut self,
         node: Option<Node>,
         page_size: Option<PageSize>,
@@ -181,7 +181,7 @@ impl Book {
             }
             effects.push(Effect::Remove(id));
         }
-        self.counters.given_back_bytes += bytes;
+        self.counters.released_bytes += bytes;
         (bytes, effects)
     }
 

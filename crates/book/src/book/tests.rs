@@ -13,7 +13,6 @@ mod agents;
 mod borrowing;
 mod checks;
 mod day;
-mod elastic;
 mod events;
 mod kernel;
 mod kernel_pools;
@@ -24,9 +23,10 @@ mod owners;
 mod plans;
 mod refilling;
 mod refusals;
+mod resize;
 mod returns;
 mod sequences;
-mod told;
+mod status;
 mod world;
 mod zeroing;
 
@@ -35,7 +35,7 @@ use std::time::Duration;
 use units::{BlockId, Bytes, Counts, Domain, Node, PageSize, Pages, PoolKey, Uid};
 use wire::LendRequest;
 
-use super::{Asked, Book, Effect, Loan, Refusal, Who};
+use super::{Asked, Book, Effect, Loan, Refusal, Requester};
 use crate::block::{Reach, StateName};
 use crate::config::PoolConfig;
 
@@ -77,7 +77,7 @@ fn make_ready(book: &mut Book, key: PoolKey, n: u64) -> Vec<BlockId> {
     let mut made = Vec::new();
     for _ in 0..n {
         let (order, _) = book
-            .take_zeroing(Who::User, Some(key.node), Some(key.page_size))
+            .take_zeroing(Requester::User, Some(key.node), Some(key.page_size))
             .expect("pages are free");
         assert_eq!(order.pool, key);
         let finished = book.finish_zeroing(order.job, key.pages_per_block, Reach::Sole);
@@ -148,7 +148,7 @@ fn refusal(book: &mut Book, ask: &Asked) -> Refusal {
 fn bring_back(book: &mut Book, loan: &Loan, now: u64) {
     book.end_lease(loan.lease);
     for part in &loan.parts {
-        book.settle(part.block, Reach::Sole, now).expect("a returned block lingers");
+        book.settle(part.block, Reach::Sole, now).expect("a returned block is draining");
     }
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
 use wire::{PoolChange, Recycle};
 
-use super::elastic::{Keys, Time};
-use super::{ConfigError, Elastic, optional_text, syntax};
+use super::resize::{Keys, Time};
+use super::{ConfigError, PoolSize, optional_text, syntax};
 
 /// How much, as people write it: `"16G"` is bytes, a plain number pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub struct PoolConfig {
     /// How returned blocks become zero again.
     pub recycle: Recycle,
     /// How far the kernel's pool of its node and page size is made larger and smaller for it.
-    pub elastic: Elastic,
+    pub resize: PoolSize,
 }
 
 /// A pool as the file has it.
@@ -114,11 +114,11 @@ struct Written {
     leave_free: Option<Amount>,
     #[serde(default)]
     recycle: Recycle,
-    reserve_min: Option<Amount>,
-    reserve_max: Option<Amount>,
-    reserve_idle: Option<Time>,
+    size_min: Option<Amount>,
+    size_max: Option<Amount>,
+    size_idle: Option<Time>,
     #[serde(default, with = "optional_text")]
-    reserve_free: Option<Bytes>,
+    size_free: Option<Bytes>,
 }
 
 /// As `ready` or as a fixed shape, whichever it is, and with the keys of a kernel's pool that
@@ -127,7 +127,7 @@ impl From<PoolConfig> for Written {
     fn from(pool: PoolConfig) -> Self {
         let is_fixed = !pool.key().is_mixed();
         let high = Amount::Pages(pool.ready_high);
-        let elastic = pool.elastic.is_on().then_some(&pool.elastic);
+        let resize = pool.resize.is_on().then_some(&pool.resize);
         Self {
             node: pool.node,
             page_size: pool.page_size,
@@ -138,10 +138,10 @@ impl From<PoolConfig> for Written {
             max: pool.max.map(Amount::Pages),
             leave_free: Some(Amount::Pages(pool.leave_free)),
             recycle: pool.recycle,
-            reserve_min: elastic.map(|of| Amount::Pages(of.reserve_min)),
-            reserve_max: pool.elastic.reserve_max.map(Amount::Pages),
-            reserve_idle: elastic.map(|of| Time(of.reserve_idle)),
-            reserve_free: elastic.and_then(|of| of.reserve_free),
+            size_min: resize.map(|of| Amount::Pages(of.size_min)),
+            size_max: pool.resize.size_max.map(Amount::Pages),
+            size_idle: resize.map(|of| Time(of.size_idle)),
+            size_free: resize.and_then(|of| of.size_free),
         }
     }
 }
@@ -167,10 +167,10 @@ impl TryFrom<Written> for PoolConfig {
             return Err(ConfigError::EmptyBlock(domain));
         }
         let keys = Keys {
-            min: in_pages("reserve_min", written.reserve_min)?,
-            max: in_pages("reserve_max", written.reserve_max)?,
-            idle: written.reserve_idle,
-            free: written.reserve_free,
+            min: in_pages("size_min", written.size_min)?,
+            max: in_pages("size_max", written.size_max)?,
+            idle: written.size_idle,
+            free: written.size_free,
         };
         let default = if ready.is_some() { Pages::ZERO } else { Pages(1) };
         Ok(Self {
@@ -182,7 +182,7 @@ impl TryFrom<Written> for PoolConfig {
             max: in_pages("max", written.max)?,
             leave_free: in_pages("leave_free", written.leave_free)?.unwrap_or_default(),
             recycle,
-            elastic: Elastic::of(&keys, domain)?,
+            resize: PoolSize::from_keys(&keys, domain)?,
         })
     }
 }
@@ -200,7 +200,7 @@ impl PoolConfig {
             max: None,
             leave_free: Pages::ZERO,
             recycle: Recycle::default(),
-            elastic: Elastic::default(),
+            resize: PoolSize::default(),
         }
     }
 
@@ -244,7 +244,7 @@ impl PoolConfig {
         if low > high {
             return Err(ConfigError::Thresholds { pool, low, high });
         }
-        self.elastic.check(self)?;
+        self.resize.check(self)?;
         match self.max {
             Some(max) if high > max => Err(ConfigError::AboveMax { pool, high, max }),
             _ => Ok(()),
@@ -254,15 +254,15 @@ impl PoolConfig {
 
 /// Checks pools, and that no two of them are for the same.
 pub(crate) fn check_apart(pools: &[PoolConfig]) -> Result<(), ConfigError> {
-    let (mut seen, mut domains, mut elastic) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut domains, mut resize) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for pool in pools {
         pool.check()?;
         let key = pool.key();
         if !seen.insert(key) {
             return Err(ConfigError::Twice(key));
         }
-        if pool.elastic.is_on() && !elastic.insert(key.domain()) {
-            return Err(ConfigError::ReserveMaxTwice(key.domain()));
+        if pool.resize.is_on() && !resize.insert(key.domain()) {
+            return Err(ConfigError::SizeMaxTwice(key.domain()));
         }
         let is_first = domains.insert(key.domain());
         let mixed = seen.contains(&PoolKey::mixed(key.domain()));
@@ -325,8 +325,8 @@ mod tests {
             "page_size=2M,ready=2",
             "page_size=2M,ready=64G,max=128G,leave_free=1G",
             "node=1,page_size=1G,pages_per_block=8,ready_low=8,ready_high=16,recycle=fresh",
-            "page_size=2M,ready=1G,reserve_max=4G",
-            "page_size=2M,ready_high=4,reserve_min=1G,reserve_max=4G,reserve_idle=90s,reserve_free=2G",
+            "page_size=2M,ready=1G,size_max=4G",
+            "page_size=2M,ready_high=4,size_min=1G,size_max=4G,size_idle=90s,size_free=2G",
         ] {
             let pool = pool(text);
             let written = toml::to_string(&pool).unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused_by_name() {
+    fn conflicting_keys_are_refused_by_name() {
         for (text, part) in [
             ("page_size=2M,ready=64G,ready_high=1", "`ready` stands for"),
             ("page_size=2M,ready=64G,pages_per_block=1", "`ready` stands for"),

@@ -164,15 +164,16 @@ mod tests {
     }
 
     #[test]
-    fn of_two_readings_of_a_value_the_refusal_that_says_more_is_told() {
+    fn clearer_of_two_refusals_of_a_value_is_reported() {
         // A number is no group, and neither is a list: the text that it may be, is.
         let config = Config::from_toml_and("", &set(&["lend_group=1000"])).expect("a group");
         assert_eq!(config.lend_group.as_deref(), Some("1000"));
-        let told = |word| Config::from_toml_and("", &set(&[word])).unwrap_err().to_string();
-        let (number, text) = (told("workers.pause_above_pressure=4000"), told("workers.max=x"));
+        let reported = |word| Config::from_toml_and("", &set(&[word])).unwrap_err().to_string();
+        let (number, text) =
+            (reported("workers.pause_above_pressure=4000"), reported("workers.max=x"));
         assert!(number.contains("4000") && !number.contains("invalid type"), "{number}");
         assert!(text.contains("invalid type: string"), "{text}");
-        let neither = told("workers.max=true");
+        let neither = reported("workers.max=true");
         assert!(neither.contains("string \"true\""), "as it was written: {neither}");
     }
 
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_or_no_value_of_it_is_refused_by_name() {
+    fn unknown_key_and_bad_value_are_refused_by_name() {
         for (word, parts) in [
             ("worker.max=1", &["worker.max=1", "unknown field `worker`"][..]),
             ("workers.most=1", &["workers.most=1", "unknown field `most`", "`max`"]),

@@ -27,17 +27,17 @@ use units::{PageSize, Pages};
 use super::large::Large;
 
 /// The weight of one loan.
-const ONE: u64 = 1 << 20;
+const LOAN_WEIGHT: u64 = 1 << 20;
 /// Counts fade by 1/e with this multiple of the pool's bytes lent.
-const MEMORY: u64 = 16;
+const FADE_FACTOR: u64 = 16;
 /// The window is the pool's bytes divided by this number.
-const WINDOW: u64 = 4;
+const WINDOW_PART: u64 = 4;
 /// The most sizes of files that are counted: the most frequent ones. Hosts have a few flavours.
-const MOST_FILES: usize = 32;
+const MAX_FILE_SIZES: usize = 32;
 /// The largest block of a loan in several, in bytes: page tables are shared by the GiB.
-const PIECE: u64 = 1 << 30;
+const MAX_PIECE_BYTES: u64 = 1 << 30;
 /// One in the fixed point in which targets are computed.
-const UNIT: u64 = 1 << 10;
+const FIXED_POINT_ONE: u64 = 1 << 10;
 
 /// Recent requests. See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ mod by_size {
 /// The largest block that loans in several blocks are made of.
 #[must_use]
 pub fn piece(page_size: PageSize) -> Pages {
-    Pages((PIECE / page_size.bytes()).max(1))
+    Pages((MAX_PIECE_BYTES / page_size.bytes()).max(1))
 }
 
 /// The powers of two that add up to `pages`, none above `most`, and how many of each.
@@ -94,7 +94,7 @@ impl Demand {
         let large = Large::guess(ready, page_size);
         let mut left = ready.saturating_sub(large.blocks().iter().copied().sum());
         let mut pieces = BTreeMap::new();
-        let mut add = |size, n| *pieces.entry(size).or_default() += n * ONE / 2;
+        let mut add = |size, n| *pieces.entry(size).or_default() += n * LOAN_WEIGHT / 2;
         let mut size = left.0.checked_ilog2().map_or(0, |bits| 1 << bits) / 4;
         while size > 0 {
             let pages = Pages(size).min(piece(page_size));
@@ -108,7 +108,7 @@ impl Demand {
 
     /// Records a loan of `pages`, `single` if it had to be one file, of a pool with a target of
     /// `ready` pages; `zeroed` pages were zeroed since the loan before.
-    pub fn note(
+    pub fn record(
         &mut self,
         pages: Pages,
         single: bool,
@@ -116,7 +116,7 @@ impl Demand {
         ready: Pages,
         page_size: PageSize,
     ) {
-        let span = u128::from(ready.0.max(1)) * u128::from(MEMORY);
+        let span = u128::from(ready.0.max(1)) * u128::from(FADE_FACTOR);
         for weights in [&mut self.files, &mut self.pieces] {
             for weight in weights.values_mut() {
                 let fades = u128::from(*weight) * u128::from(pages.0) / span;
@@ -124,19 +124,19 @@ impl Demand {
             }
             weights.retain(|_, weight| *weight > 0);
         }
-        let is_large = self.large.note(pages, single, zeroed, ready, page_size);
+        let is_large = self.large.record(pages, single, zeroed, ready, page_size);
         if !single {
             for (size, n) in powers(pages, piece(page_size)) {
                 let weight = self.pieces.entry(size).or_default();
-                *weight = weight.saturating_add(n.saturating_mul(ONE));
+                *weight = weight.saturating_add(n.saturating_mul(LOAN_WEIGHT));
             }
             return;
         }
         if is_large {
             return;
         }
-        *self.files.entry(pages).or_default() += ONE;
-        if self.files.len() > MOST_FILES
+        *self.files.entry(pages).or_default() += LOAN_WEIGHT;
+        if self.files.len() > MAX_FILE_SIZES
             && let Some(rarest) = self.files.iter().min_by_key(|(_, w)| **w).map(|(s, _)| *s)
         {
             self.files.remove(&rarest);
@@ -174,20 +174,23 @@ impl Demand {
         }
         weights.retain(|size, _| *size <= ready);
         let all: u128 = weights.iter().map(|(s, w)| u128::from(s.0) * u128::from(*w)).sum();
-        let window = u128::from(ready.0 / WINDOW);
+        let window = u128::from(ready.0 / WINDOW_PART);
         // The mean of each size in the window, and its square root.
         let sizes: Vec<_> = weights
             .into_iter()
             .map(|(size, weight)| {
-                let mean = window * u128::from(weight) * u128::from(UNIT) / all.max(1);
-                let mean = u64::try_from(mean).unwrap_or(u64::MAX / UNIT).min(u64::MAX / UNIT);
-                (size, mean, (mean * UNIT).isqrt())
+                let mean = window * u128::from(weight) * u128::from(FIXED_POINT_ONE) / all.max(1);
+                let mean = u64::try_from(mean)
+                    .unwrap_or(u64::MAX / FIXED_POINT_ONE)
+                    .min(u64::MAX / FIXED_POINT_ONE);
+                (size, mean, (mean * FIXED_POINT_ONE).isqrt())
             })
             .collect();
         let blocks = |z: i64| {
             let of = |(size, mean, root): &(Pages, u64, u64)| {
-                let n = mean.saturating_add_signed(z.saturating_mul(i64(*root)) / i64(UNIT));
-                (*size, (n + UNIT / 2) / UNIT)
+                let n =
+                    mean.saturating_add_signed(z.saturating_mul(i64(*root)) / i64(FIXED_POINT_ONE));
+                (*size, (n + FIXED_POINT_ONE / 2) / FIXED_POINT_ONE)
             };
             sizes.iter().map(of).filter(|(_, n)| *n > 0).collect::<BTreeMap<_, _>>()
         };
@@ -195,7 +198,7 @@ impl Demand {
             targets.iter().map(|(size, n)| *size * *n).sum()
         };
         // The largest z that fits.
-        let (mut low, mut high) = (-64 * i64(UNIT), 64 * i64(UNIT));
+        let (mut low, mut high) = (-64 * i64(FIXED_POINT_ONE), 64 * i64(FIXED_POINT_ONE));
         while low + 1 < high {
             let middle = i64::midpoint(low, high);
             if total(&blocks(middle)) <= ready { low = middle } else { high = middle }
@@ -234,8 +237,8 @@ mod tests {
     const GIB: u64 = 512;
     const PAGE: PageSize = PageSize::MIB_2;
 
-    fn note(demand: &mut Demand, pages: Pages, single: bool, ready: Pages) {
-        demand.note(pages, single, ready, ready, PAGE);
+    fn record(demand: &mut Demand, pages: Pages, single: bool, ready: Pages) {
+        demand.record(pages, single, ready, ready, PAGE);
         demand.choose(ready, PAGE);
     }
 
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_is_known_there_is_one_of_each_power_of_two_and_pieces() {
+    fn without_history_there_is_one_of_each_power_of_two_and_pieces() {
         let targets = Demand::guess(Pages(64 * GIB), PAGE).targets(Pages(64 * GIB), PAGE);
         assert_eq!(total(&targets), Pages(64 * GIB));
         for power in [1, 2, 64, GIB, 8 * GIB] {
@@ -264,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_files_are_learnt_exactly_and_outlast_a_storm_of_probes() {
+    fn file_sizes_are_learnt_exactly_and_outlast_a_storm_of_probes() {
         let ready = Pages(128 * GIB);
         let mut demand = Demand::guess(ready, PAGE);
         for _ in 0..20 {
             for gib in [8, 24, 64] {
-                note(&mut demand, Pages(gib * GIB), true, ready);
+                record(&mut demand, Pages(gib * GIB), true, ready);
             }
         }
         let targets = demand.targets(ready, PAGE);
@@ -277,7 +280,7 @@ mod tests {
             assert!(targets.contains_key(&Pages(gib * GIB)), "{gib}G: {targets:?}");
         }
         for _ in 0..10_000 {
-            note(&mut demand, Pages(1), false, ready);
+            record(&mut demand, Pages(1), false, ready);
         }
         let after = demand.targets(ready, PAGE);
         assert!(after.contains_key(&Pages(64 * GIB)), "{after:?}");
@@ -285,23 +288,23 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_no_more_is_forgotten() {
+    fn vanished_sizes_are_forgotten() {
         let ready = Pages(64 * GIB);
         let mut demand = Demand::guess(ready, PAGE);
-        (0..10).for_each(|_| note(&mut demand, Pages(24 * GIB), true, ready));
+        (0..10).for_each(|_| record(&mut demand, Pages(24 * GIB), true, ready));
         assert!(demand.targets(ready, PAGE).contains_key(&Pages(24 * GIB)));
-        (0..400).for_each(|_| note(&mut demand, Pages(8 * GIB), true, ready));
+        (0..400).for_each(|_| record(&mut demand, Pages(8 * GIB), true, ready));
         let targets = demand.targets(ready, PAGE);
         assert!(!targets.contains_key(&Pages(24 * GIB)), "{targets:?}");
         assert!(targets[&Pages(8 * GIB)] >= 6, "{targets:?}");
     }
 
     #[test]
-    fn what_large_blocks_leave_is_guessed_to_be_asked_for_in_powers_of_two() {
+    fn rest_of_large_blocks_is_guessed_in_powers_of_two() {
         let guess = Demand::guess(Pages(16), PAGE);
         assert_eq!(guess.large.blocks().iter().copied().sum::<Pages>(), Pages(6));
         // Of the other 10, 2 + 1, and 4 + 2 + 1 to fill them.
-        let half = ONE / 2;
+        let half = LOAN_WEIGHT / 2;
         let pieces = [(1, 2 * half), (2, 2 * half), (4, half)];
         assert_eq!(guess.pieces, pieces.map(|(size, weight)| (Pages(size), weight)).into());
     }
@@ -310,42 +313,42 @@ mod tests {
     fn a_count_fades_by_the_bytes_that_are_lent() {
         let ready = Pages(16);
         let mut demand = Demand::default();
-        demand.note(Pages(4), false, Pages::ZERO, ready, PAGE);
-        demand.note(Pages(16), false, Pages::ZERO, ready, PAGE);
-        // One part in MEMORY for as many bytes as the pool has.
-        let faded = ONE - ONE / MEMORY;
-        assert_eq!(demand.pieces, [(Pages(4), faded), (Pages(16), ONE)].into());
+        demand.record(Pages(4), false, Pages::ZERO, ready, PAGE);
+        demand.record(Pages(16), false, Pages::ZERO, ready, PAGE);
+        // One part in FADE_FACTOR for as many bytes as the pool has.
+        let faded = LOAN_WEIGHT - LOAN_WEIGHT / FADE_FACTOR;
+        assert_eq!(demand.pieces, [(Pages(4), faded), (Pages(16), LOAN_WEIGHT)].into());
     }
 
     #[test]
-    fn of_sizes_of_files_those_that_come_most_are_counted() {
+    fn most_frequent_file_sizes_are_counted() {
         let ready = Pages(1 << 20);
         let mut demand = Demand::default();
-        let most = MOST_FILES as u64;
+        let most = MAX_FILE_SIZES as u64;
         for size in (1..=most).chain(2..=most) {
-            demand.note(Pages(size), true, Pages::ZERO, ready, PAGE);
+            demand.record(Pages(size), true, Pages::ZERO, ready, PAGE);
         }
-        assert_eq!(demand.files.len(), MOST_FILES);
-        demand.note(Pages(most + 1), true, Pages::ZERO, ready, PAGE);
-        assert_eq!(demand.files.len(), MOST_FILES);
+        assert_eq!(demand.files.len(), MAX_FILE_SIZES);
+        demand.record(Pages(most + 1), true, Pages::ZERO, ready, PAGE);
+        assert_eq!(demand.files.len(), MAX_FILE_SIZES);
         assert!(!demand.is_for_files(Pages(1)), "it came once, and longest ago");
         assert!((2..=most + 1).all(|size| demand.is_for_files(Pages(size))));
     }
 
     #[test]
-    fn targets_are_the_means_of_the_window_and_as_many_roots_of_them_as_fit() {
-        let pieces = [(Pages(1), 100 * ONE), (Pages(16), 4 * ONE)].into();
+    fn targets_are_window_means_and_as_many_roots_as_fit() {
+        let pieces = [(Pages(1), 100 * LOAN_WEIGHT), (Pages(16), 4 * LOAN_WEIGHT)].into();
         let mut demand = Demand { pieces, ..Demand::default() };
         // Of 64 pages, 39.0 loans of one page and 1.56 of 16: with z = 7.15 that is 84 and 10, and
         // with more of it 11 and 261 pages. The 12 pages that are left are too few for one of 16.
         let targets = [(Pages(1), 84 + 12), (Pages(16), 10)].into();
         assert_eq!(demand.targets(Pages(256), PAGE), targets);
         // Files and pieces of one size count together.
-        demand.pieces = [(Pages(1), 100 * ONE), (Pages(16), ONE)].into();
-        demand.files = [(Pages(16), 3 * ONE)].into();
+        demand.pieces = [(Pages(1), 100 * LOAN_WEIGHT), (Pages(16), LOAN_WEIGHT)].into();
+        demand.files = [(Pages(16), 3 * LOAN_WEIGHT)].into();
         assert_eq!(demand.targets(Pages(256), PAGE), targets);
         // One that is larger than all there is wants nothing.
-        demand.pieces.insert(Pages(512), ONE);
+        demand.pieces.insert(Pages(512), LOAN_WEIGHT);
         assert_eq!(demand.targets(Pages(256), PAGE), targets);
     }
 
@@ -360,7 +363,7 @@ mod tests {
             let ready = Pages(ready);
             let mut demand = Demand::guess(ready, page);
             for (pages, single) in loans {
-                demand.note(Pages(pages), single, ready, ready, page);
+                demand.record(Pages(pages), single, ready, ready, page);
                 demand.choose(ready, page);
             }
             let targets = demand.targets(ready, page);

@@ -6,12 +6,14 @@
 //! There is room for a few large blocks, while many sizes are requested: 64 GiB ready cannot have
 //! one each of guests of 8, 16, 24, 32, 48 and 64 GiB. The best choice depends on how often each
 //! size comes, on the other sizes, and on how well a block of another size serves: a larger one is
-//! trimmed, a smaller one grows by a hole. No formula covers this. So the last loans are replayed,
-//! by the book's lending rules, against sets of blocks that grow by one block at a time, as long as
-//! one more makes more bytes ready. The rest of the pool, in small blocks, counts as a liquid.
+//! trimmed, a smaller one grows by an unbacked part. No formula covers this. So the last loans are
+//! replayed, by the book's lending rules, against sets of blocks that grow by one block at a time,
+//! as long as one more makes more bytes ready. The rest of the pool, in small blocks, counts as a
+//! liquid.
 //!
 //! Each loan records the pages zeroed since the loan before, so that a storm finds in the replay as
-//! little as it found. [`LOANS`] loans against some [`SIZES`] sizes are replayed in 0.1 ms.
+//! little as it found. [`MAX_KNOWN_LOANS`] loans against some [`MAX_SIZES`] sizes are replayed in
+//! 0.1 ms.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,15 +23,15 @@ use units::{PageSize, Pages};
 use super::piece;
 
 /// The number of loans in the history.
-const LOANS: usize = 64;
+const MAX_KNOWN_LOANS: usize = 64;
 /// The most sizes that large blocks may have, besides powers of two.
-const SIZES: usize = 12;
+const MAX_SIZES: usize = 12;
 /// The number of loans between two choices.
-const EVERY: u32 = 8;
+const CHOICE_INTERVAL: u32 = 8;
 /// A loan of more than one part in this number of the pool is large, as is one of several pieces.
 const LARGE_PART: u64 = 64;
 /// The weight of the real order against the same loans all at once.
-const ALONE: u64 = 2;
+const ALONE_WEIGHT: u64 = 2;
 /// A block of one part in this number of the small blocks is there most of the time.
 const FILE_PART: u64 = 8;
 /// Other blocks must be better by one part in this number of the requested bytes, as a change
@@ -95,7 +97,7 @@ impl Large {
 
     /// Records a granted loan and the pages that became ready since the one before. Returns whether
     /// it is a large one.
-    pub(super) fn note(
+    pub(super) fn record(
         &mut self,
         pages: Pages,
         single: bool,
@@ -110,7 +112,7 @@ impl Large {
         }
         let (small, zeroed) = (std::mem::take(&mut self.small), std::mem::take(&mut self.zeroed));
         self.lately.push_back(Loan { pages, single, small, zeroed });
-        if self.lately.len() > LOANS {
+        if self.lately.len() > MAX_KNOWN_LOANS {
             self.lately.pop_front();
         }
         self.since += 1;
@@ -119,7 +121,7 @@ impl Large {
 
     /// Chooses the blocks anew if enough was learnt since.
     pub(super) fn choose_again(&mut self, ready: Pages, page_size: PageSize) {
-        if self.since >= EVERY || self.blocks.iter().copied().sum::<Pages>() > ready {
+        if self.since >= CHOICE_INTERVAL || self.blocks.iter().copied().sum::<Pages>() > ready {
             self.choose(ready, page_size);
         }
     }
@@ -128,7 +130,7 @@ impl Large {
         self.since = 0;
         let sizes = self.sizes(ready, page_size);
         let asked: u64 = self.lately.iter().map(|loan| loan.pages.0 + loan.small.0).sum();
-        let worth = (ALONE + 1) * asked / WORTH_PART;
+        let worth = (ALONE_WEIGHT + 1) * asked / WORTH_PART;
         // In their order, and all at once: sizes that always came alone come in a storm one day.
         let score = |blocks: &[Pages]| {
             let as_they_came = |loan: &Loan| loan.zeroed;
@@ -136,7 +138,7 @@ impl Large {
                 self.replay(blocks, ready, page_size, as_they_came),
                 self.replay(blocks, ready, page_size, |_| Pages::ZERO),
             );
-            ALONE * alone + storms
+            ALONE_WEIGHT * alone + storms
         };
         let (mut best, mut reached) = (Vec::new(), score(&[]));
         loop {
@@ -168,7 +170,7 @@ impl Large {
         }
         let mut asked: Vec<_> = asked.into_iter().map(|(size, weight)| (weight, size)).collect();
         asked.sort_unstable();
-        let asked = asked.into_iter().rev().take(SIZES).map(|(_, size)| size);
+        let asked = asked.into_iter().rev().take(MAX_SIZES).map(|(_, size)| size);
         let least = least(ready, page_size).0;
         let powers = (0..u64::BITS - 1).map(|bit| 1 << bit);
         let powers = powers.filter(|power| *power > least && *power <= ready.0 / 2).map(Pages);

@@ -32,7 +32,7 @@ impl State {
                         true => self.assert_own(found.block, user, owner),
                         false => self.assert_fresh(found.block, 0),
                     }
-                    self.world.names[name] = ByName::Told { block: found.block, user };
+                    self.world.names[name] = ByName::Reported { block: found.block, user };
                     self.world.give_to(found.block, user, owner);
                 }
             }
@@ -76,7 +76,7 @@ impl State {
     fn assert_own(&self, block: BlockId, user: usize, owner: Whose) {
         let file = self.world.file(block);
         let own = |page: &Page| match page {
-            Page::Hole => true,
+            Page::Unbacked => true,
             // Whether only the agent knows that its user has had the memory of a name.
             Page::Zero => matches!(owner, Whose::Scoped(_)),
             page => *page == Page::Of { user, owner },
@@ -88,7 +88,7 @@ impl State {
             assert_eq!(file.held[other], Held::Not, "{file:?}");
         }
         if let Whose::Scoped(_) = owner {
-            assert_eq!(file.missing(), 0, "a hole is kept for a name: {file:?}");
+            assert_eq!(file.missing(), 0, "an unbacked part is kept for a name: {file:?}");
             assert_eq!(file.most_held(), Held::Not, "{block} is lent while it is held");
         }
     }

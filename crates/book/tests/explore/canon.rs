@@ -28,7 +28,7 @@ struct Called {
 }
 
 /// A file without the numbers in it, and those.
-struct Told<'a> {
+struct Reported<'a> {
     bytes: Vec<u8>,
     file: &'a File,
     lease: Option<LeaseId>,
@@ -81,7 +81,7 @@ impl Called {
 
     fn page(self, page: Page) -> u8 {
         match page {
-            Page::Hole => 0,
+            Page::Unbacked => 0,
             Page::Zero => 1,
             Page::Worker => 2,
             Page::Of { user, owner } => 3 + self.user(user) + 2 * self.whose(owner),
@@ -96,26 +96,26 @@ impl Called {
         }
     }
 
-    fn file<'a>(self, file: &'a File, world: &World, book: &Book) -> Told<'a> {
+    fn file<'a>(self, file: &'a File, world: &World, book: &Book) -> Reported<'a> {
         let known = book.block(file.block).filter(|_| World::is_known(file));
-        let mut told =
-            Told { bytes: Vec::with_capacity(32), file, lease: None, is_in_order: false };
+        let mut reported =
+            Reported { bytes: Vec::with_capacity(32), file, lease: None, is_in_order: false };
         let directory = match (&file.place, known) {
             (None, _) => 0x10,
             (Some(_), Some(block)) => block.state_name() as u8,
             (Some((directory, _)), None) => 0x20 + *directory as u8,
         };
-        told.bytes.push(directory);
-        told.bytes.extend(file.pages().iter().map(|page| self.page(*page)));
-        told.bytes.push(0xf0);
+        reported.bytes.push(directory);
+        reported.bytes.extend(file.pages().iter().map(|page| self.page(*page)));
+        reported.bytes.push(0xf0);
         let held = |user: usize| match file.held[user] {
             Held::Not => 0,
             held => held as u8 + 4 * self.whose(file.owner[user]),
         };
-        told.bytes.extend(order_of(self.users).map(held));
-        told.bytes.push(file.left.map_or(2, |left| self.user(left)));
+        reported.bytes.extend(order_of(self.users).map(held));
+        reported.bytes.push(file.left.map_or(2, |left| self.user(left)));
         for (_, worker) in world.workers.iter().enumerate().filter(|(nth, _)| file.workers[*nth]) {
-            told.bytes.push(match worker {
+            reported.bytes.push(match worker {
                 Worker::Idle => 0xf1,
                 Worker::Busy { block, cleared, .. } => {
                     *cleared as u8 + 8 * u8::from(*block == file.block)
@@ -125,56 +125,56 @@ impl Called {
         }
         if let Some(block) = known {
             let [missing, grown] = [block.missing(), block.grown()].map(|pages| pages.0 as u8);
-            told.bytes.extend([missing, grown, block.hold() as u8]);
+            reported.bytes.extend([missing, grown, block.hold() as u8]);
         }
-        self.life(known.map(book::block::Block::state), world, book, &mut told);
+        self.life(known.map(book::block::Block::state), world, book, &mut reported);
         // The user of its lease, and the user of its name: these tell two similar files apart.
-        let open = |user: usize| told.lease.is_some() && world.leases[user] == told.lease;
+        let open = |user: usize| reported.lease.is_some() && world.leases[user] == reported.lease;
         let open = order_of(self.users).map(|user| u8::from(open(user)));
-        told.bytes.extend(open);
+        reported.bytes.extend(open);
         for name in order_of(self.names) {
             let is_its = match world.names[name] {
                 ByName::Nothing => false,
-                ByName::Pending { lease, .. } => told.lease == Some(lease),
-                ByName::Told { block, .. } => block == file.block,
+                ByName::Pending { lease, .. } => reported.lease == Some(lease),
+                ByName::Reported { block, .. } => block == file.block,
             };
-            told.bytes.push(u8::from(is_its));
+            reported.bytes.push(u8::from(is_its));
         }
-        told
+        reported
     }
 
-    fn life(self, life: Option<&Life>, world: &World, book: &Book, told: &mut Told<'_>) {
+    fn life(self, life: Option<&Life>, world: &World, book: &Book, reported: &mut Reported<'_>) {
         match life {
             Some(Life::Zeroable { done }) => {
-                told.bytes.push(done.0 as u8);
-                told.is_in_order = true;
+                reported.bytes.push(done.0 as u8);
+                reported.is_in_order = true;
             }
             Some(Life::Zeroing { job, done }) => {
                 let order = book.job(*job).map_or(9, |o| o.by() as u8 + 4 * o.first.0 as u8);
                 let has = |w: &&Worker| matches!(w, Worker::Busy { job: of, .. } if of == job);
                 let worker = world.workers.iter().find(has);
-                told.bytes.extend([done.0 as u8, order, u8::from(worker.is_some())]);
+                reported.bytes.extend([done.0 as u8, order, u8::from(worker.is_some())]);
             }
-            Some(Life::Ready(_) | Life::Lingering(None)) => {}
-            Some(Life::Lent(part) | Life::Lingering(Some(part))) => {
-                self.part(part, &mut told.bytes);
-                told.lease = Some(part.lease);
+            Some(Life::Ready(_) | Life::Draining(None)) => {}
+            Some(Life::Lent(part) | Life::Draining(Some(part))) => {
+                self.part(part, &mut reported.bytes);
+                reported.lease = Some(part.lease);
             }
             Some(Life::Kept { part, until }) => {
-                self.part(part, &mut told.bytes);
-                told.bytes.push(u8::from(*until > world.now));
-                (told.lease, told.is_in_order) = (Some(part.lease), true);
+                self.part(part, &mut reported.bytes);
+                reported.bytes.push(u8::from(*until > world.now));
+                (reported.lease, reported.is_in_order) = (Some(part.lease), true);
             }
             // What the next start finds: nothing but the name.
             None => {
-                let Some((_, entry)) = &told.file.place else { return };
+                let Some((_, entry)) = &reported.file.place else { return };
                 let is_over = entry.until.map(|until| u8::from(until > world.now));
-                told.bytes.push(is_over.unwrap_or(2));
+                reported.bytes.push(is_over.unwrap_or(2));
                 if let Some(part) = &entry.part {
-                    self.part(part, &mut told.bytes);
-                    told.lease = Some(part.lease);
+                    self.part(part, &mut reported.bytes);
+                    reported.lease = Some(part.lease);
                 }
-                told.is_in_order = true;
+                reported.is_in_order = true;
             }
         }
     }
@@ -197,14 +197,14 @@ fn encode(world: &World, book: &Book, scene: &Scene, called: Called) -> Vec<u8> 
             leases.len() - 1
         }) as u8
     };
-    for told in &files {
-        bytes.extend(&told.bytes);
-        bytes.push(told.lease.map_or(0xf4, &mut number));
+    for reported in &files {
+        bytes.extend(&reported.bytes);
+        bytes.push(reported.lease.map_or(0xf4, &mut number));
     }
     bytes.push(0xf5);
     order(&files, &mut bytes);
     let place = |block: BlockId| {
-        files.iter().position(|told| told.file.block == block).map_or(0xf6, |at| at as u8)
+        files.iter().position(|reported| reported.file.block == block).map_or(0xf6, |at| at as u8)
     };
     let mut of_book: Vec<Vec<u8>> = Vec::new();
     for lease in book.leases() {
@@ -222,7 +222,7 @@ fn encode(world: &World, book: &Book, scene: &Scene, called: Called) -> Vec<u8> 
         bytes.extend(match world.names[name] {
             ByName::Nothing => [0, 0],
             ByName::Pending { lease, user, .. } => [1 + called.user(user), number(lease)],
-            ByName::Told { block, user } => [3 + called.user(user), place(block)],
+            ByName::Reported { block, user } => [3 + called.user(user), place(block)],
         });
     }
     let mut workers = world.workers.map(|worker| match worker {
@@ -238,7 +238,7 @@ fn encode(world: &World, book: &Book, scene: &Scene, called: Called) -> Vec<u8> 
 }
 
 /// The order of numbers, where the book goes by it.
-fn order(files: &[Told<'_>], bytes: &mut Vec<u8>) {
+fn order(files: &[Reported<'_>], bytes: &mut Vec<u8>) {
     for (nth, one) in files.iter().enumerate() {
         for other in &files[..nth] {
             let same_state = one.bytes.first() == other.bytes.first();
@@ -260,13 +260,13 @@ fn order(files: &[Told<'_>], bytes: &mut Vec<u8>) {
     }
 }
 
-fn is_kept(told: &Told<'_>) -> bool {
-    told.file.place.as_ref().is_some_and(|(state, _)| *state == StateName::Kept)
+fn is_kept(reported: &Reported<'_>) -> bool {
+    reported.file.place.as_ref().is_some_and(|(state, _)| *state == StateName::Kept)
 }
 
-fn same_name(one: &Told<'_>, other: &Told<'_>) -> bool {
-    let name = |told: &Told<'_>| {
-        let (_, entry) = told.file.place.as_ref()?;
+fn same_name(one: &Reported<'_>, other: &Reported<'_>) -> bool {
+    let name = |reported: &Reported<'_>| {
+        let (_, entry) = reported.file.place.as_ref()?;
         entry.part.as_ref()?.name.clone()
     };
     name(one).is_some_and(|of| name(other) == Some(of))

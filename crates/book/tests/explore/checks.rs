@@ -16,7 +16,7 @@ impl State {
         let memory: u64 = self.world.files.iter().map(File::memory).sum();
         assert_eq!(self.world.free + memory, self.world.total, "a page is lost");
         self.assert_one_place_each();
-        self.world.files.iter().for_each(Self::assert_nobody_reads_anothers);
+        self.world.files.iter().for_each(Self::assert_no_content_leaks);
         self.world.files.iter().for_each(Self::assert_nothing_of_anothers_is_there);
         for file in self.world.files.iter().filter(|f| World::is_known(f)) {
             self.assert_content(file);
@@ -47,13 +47,13 @@ impl State {
     }
 
     /// A process that has a file finds zeros and its own bytes there, and is the only one.
-    fn assert_nobody_reads_anothers(file: &File) {
+    fn assert_no_content_leaks(file: &File) {
         let has = |user: &usize| file.held[*user] != Held::Not;
         let mut readers = (0..USERS).filter(has);
         let Some(reader) = readers.next() else { return };
         assert_eq!(readers.next(), None, "two users have {file:?}");
         let own = |page: &Page| match page {
-            Page::Hole | Page::Zero => true,
+            Page::Unbacked | Page::Zero => true,
             Page::Of { user, owner } => (*user, *owner) == (reader, file.owner[reader]),
             Page::Worker => false,
         };
@@ -65,15 +65,15 @@ impl State {
         let Some(left) = file.left else { return };
         let other = (0..USERS).find(|user| *user != left && file.held[*user] != Held::Not);
         assert_eq!(other, None, "user {left} has left something: {file:?}");
-        let is_over = matches!(&file.place, Some((StateName::Lent | StateName::Lingering, _)));
+        let is_over = matches!(&file.place, Some((StateName::Lent | StateName::Draining, _)));
         assert!(is_over || file.place.is_none(), "user {left} has left something: {file:?}");
     }
 
     fn assert_content(&self, file: &File) {
         let block = self.book.block(file.block).expect("a file that is known");
         let by_worker = file.workers.contains(&true);
-        let lingers = matches!(block.state(), Life::Lingering(_));
-        assert!(lingers || block.hold() == HeldBy::Open, "what held it before: {block:?}");
+        let draining = matches!(block.state(), Life::Draining(_));
+        assert!(draining || block.hold() == HeldBy::Open, "what held it before: {block:?}");
         match block.state() {
             Life::Ready(_) => {
                 let all = block.pool().pages_per_block.0;
@@ -94,7 +94,7 @@ impl State {
                 let other = (0..USERS).find(|user| uid(*user) != part.uid).expect("two users");
                 assert_eq!(file.held[other], Held::Not, "another has it: {file:?}");
             }
-            Life::Lingering(_) => {}
+            Life::Draining(_) => {}
         }
     }
 
@@ -106,7 +106,7 @@ impl State {
             assert_eq!(pool.zeroing_pages, Pages(of(StateName::Zeroing)));
             assert_eq!(pool.lent_pages, Pages(of(StateName::Lent)));
             assert_eq!(pool.kept_pages, Pages(of(StateName::Kept)));
-            assert_eq!(pool.lingering_pages, Pages(of(StateName::Lingering)));
+            assert_eq!(pool.draining_pages, Pages(of(StateName::Draining)));
         }
         let blocks = || StateName::ALL.into_iter().flat_map(|state| self.book.in_state(state));
         assert_eq!(pool.map_or(0, |pool| pool.blocks), blocks().count() as u64);
@@ -149,7 +149,7 @@ impl State {
                     let found = self.book.named(&name).expect("the name is taken");
                     assert!(found.is_pending && found.lease == lease, "{found:?}");
                 }
-                ByName::Told { block, user } => {
+                ByName::Reported { block, user } => {
                     let found = self.book.named(&name).expect("a loan by name was lost");
                     assert!(!found.is_pending, "{found:?}");
                     assert_eq!((found.block, found.uid), (block, uid(user)));
@@ -207,7 +207,7 @@ impl State {
                 self.settle_all(scene);
             }
         }
-        for state in [StateName::Lent, StateName::Lingering, StateName::Kept, StateName::Zeroing] {
+        for state in [StateName::Lent, StateName::Draining, StateName::Kept, StateName::Zeroing] {
             let left = self.book.in_state(state).next();
             assert!(left.is_none(), "{left:?} never comes back");
         }
@@ -226,9 +226,9 @@ impl State {
     }
 
     fn settle_all(&mut self, scene: &Scene) {
-        let lingering: Vec<_> =
-            self.book.in_state(StateName::Lingering).map(|block| block.id()).collect();
-        for block in lingering {
+        let draining: Vec<_> =
+            self.book.in_state(StateName::Draining).map(|block| block.id()).collect();
+        for block in draining {
             let file = self.world.find(block).expect("a block of the book has a file");
             let file = u8::try_from(file).expect("few files");
             self.run(scene, Step::Settle { file });

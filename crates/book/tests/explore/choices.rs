@@ -22,7 +22,7 @@ impl State {
                 let mapped = scene.maps.then_some(Held::Mapped);
                 let less = [Some(Held::Not), pinned, mapped].into_iter().flatten();
                 let less = less.filter(|to| *to < file.held[user]);
-                steps.extend(less.map(|to| Step::Release { file: at, user: small(user), to }));
+                steps.extend(less.map(|to| Step::LetGo { file: at, user: small(user), to }));
             }
             let is_open = file.held.contains(&Held::Open) && file.place.is_some();
             if scene.punches && is_open && file.memory() > 0 {
@@ -77,7 +77,7 @@ impl State {
         for (at, file) in self.world.files.iter().enumerate().filter(|(_, f)| World::is_known(f)) {
             let Some(block) = self.book.block(file.block) else { continue };
             match block.state() {
-                Life::Lingering(part) => {
+                Life::Draining(part) => {
                     steps.push(Step::Settle { file: small(at) });
                     if scene.operator && part.is_some() {
                         steps.push(Step::Revoke { file: small(at) });
@@ -94,7 +94,7 @@ impl State {
         }
         if scene.operator {
             steps.push(Step::Reload);
-            steps.extend(is_unlent.then_some(Step::GiveBack));
+            steps.extend(is_unlent.then_some(Step::Release));
         }
         steps
     }
@@ -121,7 +121,7 @@ impl State {
                 ByName::Pending { .. } => {
                     steps.extend([true, false].map(|whole| Step::HeldBy { name: no, whole }));
                 }
-                ByName::Told { .. } => steps.extend(returns),
+                ByName::Reported { .. } => steps.extend(returns),
                 // It asks again for what it may have asked for, or returns what it finds listed.
                 ByName::Nothing => match found {
                     Some(found) if found.is_pending => {}

@@ -118,7 +118,7 @@ fn every_state_within_bounds_is_safe_and_comes_back() {
     };
     let scenes = scenes.iter().filter(is_meant);
     let found: Vec<_> =
-        scenes.map(|scene| Search::of(scene, most.unwrap_or(scene.most)).run(threads)).collect();
+        scenes.map(|scene| Search::new(scene, most.unwrap_or(scene.most)).run(threads)).collect();
     let states: usize = found.iter().map(|found| found.states).sum();
     let transitions: usize = found.iter().map(|found| found.transitions).sum();
     let deepest = found.iter().map(|found| found.depth).max().unwrap_or_default();

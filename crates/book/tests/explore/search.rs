@@ -175,7 +175,7 @@ impl State {
 fn is_the_worlds(step: Step) -> bool {
     matches!(
         step,
-        Step::Release { .. }
+        Step::LetGo { .. }
             | Step::Punch { .. }
             | Step::Mark { .. }
             | Step::Clear { .. }
@@ -201,7 +201,7 @@ fn most_memory() -> u64 {
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn of(scene: &'a Scene, most: usize) -> Self {
+    pub(crate) fn new(scene: &'a Scene, most: usize) -> Self {
         Self {
             scene,
             most,

@@ -3,7 +3,7 @@
 
 use book::block::{Settled, State as Life, StateName};
 use book::config::PoolConfig;
-use book::{Asked, Book, Effect, Found, Loan, Named, Refusal, Who};
+use book::{Asked, Book, Effect, Found, Loan, Named, Refusal, Requester};
 use units::{Counts, LeaseId, LoanName, Pages};
 use wire::LendRequest;
 
@@ -24,7 +24,7 @@ pub(crate) enum Step {
         user: u8,
     },
     /// It has less of a file than before.
-    Release {
+    LetGo {
         file: u8,
         user: u8,
         to: Held,
@@ -53,15 +53,15 @@ pub(crate) enum Step {
         name: u8,
         discard: bool,
     },
-    /// The operator ends the loan of a file, or takes away what lingers of it.
+    /// The operator ends the loan of a file, or takes away what is draining of it.
     Revoke {
         file: u8,
     },
     /// The operator wants an unused page back.
-    GiveBack,
+    Release,
     /// The operator takes the pool out of the configuration, or puts it back.
     Reload,
-    /// The daemon looks at the users of a lingering file.
+    /// The daemon looks at the users of a draining file.
     Settle {
         file: u8,
     },
@@ -190,7 +190,7 @@ impl State {
                 (effects, Then::Nothing)
             }
             Step::Revoke { file } => self.revoke(usize::from(file)),
-            Step::GiveBack => (self.book.give_back(None, None, Pages(1)).1, Then::Nothing),
+            Step::Release => (self.book.release(None, None, Pages(1)).1, Then::Nothing),
             Step::Reload => {
                 self.world.configured = !self.world.configured;
                 let pools = pools(scene, &self.world);
@@ -202,7 +202,7 @@ impl State {
                 self.world.now = self.world.now.max(next);
                 (self.book.expire(self.world.now), Then::Nothing)
             }
-            Step::Take { worker } => match self.book.take_zeroing(Who::User, None, None) {
+            Step::Take { worker } => match self.book.take_zeroing(Requester::User, None, None) {
                 Some((order, effects)) => {
                     assert!(order.job.0 > self.world.last.2, "{} comes again", order.job);
                     self.world.last.2 = order.job.0;
@@ -224,7 +224,7 @@ impl State {
                 }
                 (self.book.lose_job(job), Then::Nothing)
             }
-            Step::Release { .. }
+            Step::LetGo { .. }
             | Step::Punch { .. }
             | Step::Mark { .. }
             | Step::Clear { .. }
@@ -253,7 +253,7 @@ impl State {
             assert_eq!(self.book.lend(&ask).map(drop), Err(Refusal::NameTaken));
             if !found.is_pending && found.fits(&ask) {
                 // The first caller has it, or never got the answer.
-                self.world.names[name] = ByName::Told { block: found.block, user };
+                self.world.names[name] = ByName::Reported { block: found.block, user };
                 self.world.give_to(found.block, user, owner);
             }
             return (Vec::new(), Then::Nothing);
@@ -266,9 +266,9 @@ impl State {
                 (effects, Then::Begun { name, user, lease, owner, kept })
             }
             Err(refusal) => {
-                let lingers = in_owners_name && refusal == Refusal::OwnerLingers;
+                let draining = in_owners_name && refusal == Refusal::OwnerDraining;
                 let lacks = matches!(refusal, Refusal::NotEnough { .. } | Refusal::NoSuchPool);
-                assert!(lingers || lacks, "{refusal:?}");
+                assert!(draining || lacks, "{refusal:?}");
                 (Vec::new(), Then::Nothing)
             }
         }
@@ -284,7 +284,7 @@ impl State {
             if !block.is_some_and(|block| self.world.fill(block)) {
                 return (self.book.end_lease(lease), Then::Nothing);
             }
-            self.book.note_whole(lease);
+            self.book.record_whole(lease);
         }
         (self.book.hold_by_name(lease), Then::Held { name, user, lease, owner, kept })
     }
@@ -292,7 +292,7 @@ impl State {
     fn revoke(&mut self, file: usize) -> (Vec<Effect>, Then) {
         let block = self.world.files[file].block;
         let lease = self.book.block(block).and_then(|block| match block.state() {
-            Life::Lent(part) | Life::Lingering(Some(part)) => Some(part.lease),
+            Life::Lent(part) | Life::Draining(Some(part)) => Some(part.lease),
             _ => None,
         });
         let lease = lease.expect("it is lent or was");
@@ -302,7 +302,7 @@ impl State {
         for name in &mut self.world.names {
             let is_its = match *name {
                 ByName::Pending { lease: of, .. } => of == lease,
-                ByName::Told { block: of, .. } => of == block,
+                ByName::Reported { block: of, .. } => of == block,
                 ByName::Nothing => false,
             };
             if is_its {
@@ -317,15 +317,15 @@ impl State {
     fn settle(&mut self, scene: &Scene, file: usize) -> Vec<Effect> {
         let block = self.world.files[file].block;
         let file = self.world.file(block);
-        let pages = self.book.block(block).expect("it lingers").pages();
+        let pages = self.book.block(block).expect("it is draining").pages();
         let allocated = if file.pages().len() == index(pages) { file.memory() } else { 0 };
         let held = file.most_held();
         let reach = self.world.reach(block, scene.shows_pins);
-        self.book.note_memory(block, Pages(allocated));
+        self.book.record_memory(block, Pages(allocated));
         let (settled, effects) =
-            self.book.settle(block, reach, self.world.now).expect("it lingers");
+            self.book.settle(block, reach, self.world.now).expect("it is draining");
         let is_held = held > Held::Pinned || (held == Held::Pinned && scene.shows_pins);
-        assert_eq!(settled == Settled::Lingering, is_held, "{block} is held by {held:?}");
+        assert_eq!(settled == Settled::Draining, is_held, "{block} is held by {held:?}");
         effects
     }
 
@@ -419,7 +419,7 @@ impl World {
     /// Something that the book does not hear of.
     pub(crate) fn happen(&mut self, step: Step, book: &Book) {
         match step {
-            Step::Release { file, user, to } => {
+            Step::LetGo { file, user, to } => {
                 self.files[usize::from(file)].held[usize::from(user)] = to;
                 self.reap();
             }

@@ -17,8 +17,8 @@ use wire::ZeroBy;
 
 pub(crate) const PAGE: PageSize = PageSize::MIB_2;
 pub(crate) const USERS: usize = 2;
-/// The most pages of a file: a block of two and a hole.
-const LONGEST: usize = 3;
+/// The most pages of a file: a block of two and an unbacked part.
+const MAX_FILE_PAGES: usize = 3;
 
 pub(crate) fn uid(user: usize) -> Uid {
     Uid(1000 + u32::try_from(user).expect("two users"))
@@ -51,7 +51,7 @@ pub(crate) enum Whose {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Page {
     /// No memory.
-    Hole,
+    Unbacked,
     Zero,
     /// What a user's program wrote, in the name of its owner or not.
     Of {
@@ -68,7 +68,7 @@ pub(crate) struct File {
     pub(crate) block: BlockId,
     /// Its directory, and what its name says, until it is unlinked.
     pub(crate) place: Option<(StateName, Arc<Entry>)>,
-    pages: [Page; LONGEST],
+    pages: [Page; MAX_FILE_PAGES],
     len: usize,
     /// What each user's programs have of it.
     pub(crate) held: [Held; USERS],
@@ -88,7 +88,7 @@ impl File {
     }
 
     pub(crate) fn memory(&self) -> u64 {
-        let there = self.pages().iter().filter(|page| **page != Page::Hole);
+        let there = self.pages().iter().filter(|page| **page != Page::Unbacked);
         u64::try_from(there.count()).expect("a small world")
     }
 
@@ -128,7 +128,7 @@ pub(crate) enum ByName {
     /// The daemon makes it.
     Pending { lease: LeaseId, user: usize, owner: Whose, kept: bool },
     /// It was told that this user has it.
-    Told { block: BlockId, user: usize },
+    Reported { block: BlockId, user: usize },
 }
 
 /// See the module's documentation.
@@ -155,19 +155,19 @@ impl Proof for Seen {}
 
 /// The moves between directories that a running daemon makes.
 const EDGES: [(StateName, StateName); 11] = {
-    use StateName::{Kept, Lent, Lingering, Ready, Zeroable, Zeroing};
+    use StateName::{Draining, Kept, Lent, Ready, Zeroable, Zeroing};
     [
         (Zeroable, Zeroing),
         (Zeroing, Ready),
         (Zeroing, Zeroable),
-        (Zeroing, Lingering),
+        (Zeroing, Draining),
         (Ready, Lent),
         (Lent, Lent),
-        (Lent, Lingering),
-        (Lingering, Kept),
-        (Lingering, Zeroable),
+        (Lent, Draining),
+        (Draining, Kept),
+        (Draining, Zeroable),
         (Kept, Lent),
-        (Kept, Lingering),
+        (Kept, Draining),
     ]
 };
 
@@ -212,12 +212,12 @@ impl World {
         match effect {
             Effect::Create { block, pages, .. } => {
                 assert!(block.0 > self.last.0, "{block} comes again");
-                assert!(index(*pages) <= LONGEST, "{block} has {pages} pages");
+                assert!(index(*pages) <= MAX_FILE_PAGES, "{block} has {pages} pages");
                 self.last.0 = block.0;
                 self.files.push(File {
                     block: *block,
                     place: Some(Self::place_in(book, *block)),
-                    pages: [Page::Hole; LONGEST],
+                    pages: [Page::Unbacked; MAX_FILE_PAGES],
                     len: index(*pages),
                     held: [Held::Not; USERS],
                     owner: [Whose::Nobodys; USERS],
@@ -236,9 +236,9 @@ impl World {
                 let file = self.file_mut(*block);
                 let before = file.memory();
                 let len = index(*pages);
-                assert!(len <= LONGEST, "{block} has {pages} pages");
+                assert!(len <= MAX_FILE_PAGES, "{block} has {pages} pages");
                 let from = file.len.min(len);
-                file.pages[from..].fill(Page::Hole);
+                file.pages[from..].fill(Page::Unbacked);
                 file.len = len;
                 let freed = before - file.memory();
                 self.free += freed;
@@ -270,7 +270,8 @@ impl World {
                 user.map(|user| Page::Of { user, owner: file.owner[user] })
             };
             if let Some(by) = by {
-                let there = file.pages[..file.len].iter_mut().filter(|page| **page != Page::Hole);
+                let there =
+                    file.pages[..file.len].iter_mut().filter(|page| **page != Page::Unbacked);
                 there.for_each(|page| *page = by);
             }
         }
@@ -282,7 +283,7 @@ impl World {
         let file = self.file_mut(block);
         (file.held[user], file.owner[user]) = (Held::Open, owner);
         let len = file.len;
-        for page in file.pages[..len].iter_mut().filter(|page| **page == Page::Hole) {
+        for page in file.pages[..len].iter_mut().filter(|page| **page == Page::Unbacked) {
             if free > 0 {
                 free -= 1;
                 *page = Page::Zero;
@@ -291,7 +292,7 @@ impl World {
         self.free = free;
     }
 
-    /// The daemon fills the holes of a file. Whether there were pages for it.
+    /// The daemon fills the unbacked parts of a file. Whether there were pages for it.
     pub(crate) fn fill(&mut self, block: BlockId) -> bool {
         let missing = self.file(block).missing();
         if missing > self.free {
@@ -300,8 +301,8 @@ impl World {
         self.free -= missing;
         let file = self.file_mut(block);
         let len = file.len;
-        let holes = file.pages[..len].iter_mut().filter(|page| **page == Page::Hole);
-        holes.for_each(|page| *page = Page::Zero);
+        let unbacked = file.pages[..len].iter_mut().filter(|page| **page == Page::Unbacked);
+        unbacked.for_each(|page| *page = Page::Zero);
         true
     }
 
@@ -309,7 +310,7 @@ impl World {
     pub(crate) fn punch(&mut self, at: usize) {
         let file = &mut self.files[at];
         self.free += file.memory();
-        file.pages.fill(Page::Hole);
+        file.pages.fill(Page::Unbacked);
     }
 
     /// A program leaves something of its own with a file.
@@ -326,8 +327,8 @@ impl World {
         let file = &mut self.files[at];
         let Some(page) = file.pages[..file.len].get_mut(nth) else { return false };
         match *page {
-            Page::Hole if self.free == 0 => return false,
-            Page::Hole => {
+            Page::Unbacked if self.free == 0 => return false,
+            Page::Unbacked => {
                 self.free -= 1;
                 *page = Page::Zero;
             }

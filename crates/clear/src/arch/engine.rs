@@ -17,7 +17,7 @@ macro_rules! engine {
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             pub struct $method(());
 
-            impl Store for $method {
+            impl StoreZeros for $method {
                 const METHOD: Method = Method::$method;
 
                 fn new() -> Option<Self> {
@@ -65,7 +65,7 @@ macro_rules! engine {
 
             /// # Safety
             ///
-            /// As for [`Store::store`].
+            /// As for [`StoreZeros::store`].
             #[inline]
             pub(crate) unsafe fn store(self, start: *mut u8, len: usize) -> Result<(), Fault> {
                 match self {

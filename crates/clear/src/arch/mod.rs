@@ -2,7 +2,7 @@
 //! The instructions, one directory per instruction set.
 //!
 //! `table` lists every method and every scan, one row each. Each method is a type that implements
-//! [`Store`]: `is_available`, `new`, and a raw entry. Holding a value proves that the CPU can
+//! [`StoreZeros`]: `is_available`, `new`, and a raw entry. Holding a value proves that the CPU can
 //! execute it. `engine` makes the types and the dispatch of one instruction set from its rows: the
 //! dispatch maps a [`Method`] to a value, and a [`ScanMethod`](crate::ScanMethod) to a function.
 //! Miri cannot execute assembly: there only the portable method exists.
@@ -39,14 +39,14 @@ pub use x86_64::fence;
 pub(crate) use x86_64::{Engine, scanner};
 
 /// The face of every method.
-pub trait Store: Copy + Sized {
+pub trait StoreZeros: Copy + Sized {
     /// The method's name.
     const METHOD: Method;
 
     /// A value, where this CPU can execute the method. Constant for the life of the process.
     fn new() -> Option<Self>;
 
-    /// Whether [`Store::new`] gives a value.
+    /// Whether [`StoreZeros::new`] gives a value.
     #[must_use]
     fn is_available() -> bool {
         Self::new().is_some()

@@ -9,7 +9,7 @@
     reason = "the raw entry writes through a pointer that its caller vouches for"
 )]
 
-use super::Store;
+use super::StoreZeros;
 use crate::{Fault, Method};
 
 /// `memset`, as the compiler and the C library know it. Cached stores up to a size that the library
@@ -25,7 +25,7 @@ impl Portable {
     }
 }
 
-impl Store for Portable {
+impl StoreZeros for Portable {
     const METHOD: Method = Method::Portable;
 
     fn new() -> Option<Self> {
@@ -59,7 +59,7 @@ pub(crate) use only::{Engine, scanner};
 /// The dispatch of all other architectures.
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
 mod only {
-    use super::{Portable, Store, first_nonzero_block};
+    use super::{Portable, StoreZeros, first_nonzero_block};
     use crate::arch::engine::{engine, scanner};
     use crate::scan::{BlockScan, ScanMethod};
     use crate::{Fault, Method};

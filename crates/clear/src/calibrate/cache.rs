@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_found_again_for_its_cpu_only() {
+    fn saved_choice_is_found_again_for_its_cpu_only() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("made/on/demand");
         let here = Cpu::from_cpuinfo("vendor_id: GenuineIntel\nmodel: 1\nmicrocode: 0x1");

@@ -30,7 +30,7 @@ pub use scratch::Scratch;
 use crate::{Chunk, Clearer, Method, Unavailable};
 
 /// How much CPU time a race takes, unless the machine is so noisy that it needs twice as much.
-pub const DEFAULT_BUDGET: Duration = Duration::from_millis(400);
+pub const DEFAULT_RACE_PERIOD: Duration = Duration::from_millis(400);
 
 /// What a [`Clearer`] is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,9 +160,9 @@ pub struct BadChoice(String);
 
 /// The choice for this machine, from the cache, else measured and put there.
 ///
-/// `again` measures even where the cache knows. Blocks for [`DEFAULT_BUDGET`], on a busy machine up
-/// to four times that, when it measures, and maps [`Scratch::default_bytes`] meanwhile. An
-/// unreadable or unwritable cache is an error. A choice that could not be measured (too little
+/// `again` measures even where the cache knows. Blocks for [`DEFAULT_RACE_PERIOD`], on a busy
+/// machine up to four times that, when it measures, and maps [`Scratch::default_bytes`] meanwhile.
+/// An unreadable or unwritable cache is an error. A choice that could not be measured (too little
 /// memory, too much noise) is the vendor's default and stays out of the cache.
 ///
 /// # Errors
@@ -175,7 +175,7 @@ pub fn choice(cache: &Path, cpu: &Cpu, again: bool) -> Result<Choice, CacheError
     }
     let fallback = defaults::choice(cpu);
     let Ok(mut scratch) = Scratch::new(Scratch::default_bytes()) else { return Ok(fallback) };
-    let choice = Race::run(&mut scratch.extent(), DEFAULT_BUDGET).conclude(fallback.setting);
+    let choice = Race::run(&mut scratch.extent(), DEFAULT_RACE_PERIOD).conclude(fallback.setting);
     if matches!(choice.basis, Basis::Measured { .. }) {
         cache.set(cpu, choice);
         cache.save()?;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_choice_is_named() {
+    fn invalid_choice_is_named() {
         for (text, named) in [
             ("", "field method"),
             ("method=clzero", "field chunk"),

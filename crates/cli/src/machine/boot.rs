@@ -14,7 +14,7 @@ const STEP_BYTES: u64 = 1 << 30;
 
 /// How far one pool has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct ReserveProgress {
     /// The pages that it has, used ones included and surplus ones not.
     pub(crate) pages: Pages,
     /// Whether the kernel gave less than it was asked for.
@@ -33,17 +33,17 @@ pub(crate) struct Progress {
 pub(crate) fn grow(
     roots: &Roots,
     wanted: &Reserve,
-    mut go_on: impl FnMut(Progress) -> bool,
-) -> Result<Progress> {
+    mut go_on: impl FnMut(ReserveProgress) -> bool,
+) -> Result<ReserveProgress> {
     let (size, at) = (wanted.page_size, Some(wanted.node));
     let look = || hugetlb::configured(roots, size, at);
     let step = (STEP_BYTES / size.bytes()).max(1);
-    let mut progress = Progress { pages: Pages(look()?), is_short: false };
+    let mut progress = ReserveProgress { pages: Pages(look()?), is_short: false };
     while go_on(progress) && !progress.is_short && progress.pages < wanted.pages {
         let next = (progress.pages.0 + step).min(wanted.pages.0);
         hugetlb::set_total(roots, size, at, next)?;
         let pages = look()?;
-        progress = Progress { pages: Pages(pages), is_short: pages < next };
+        progress = ReserveProgress { pages: Pages(pages), is_short: pages < next };
     }
     Ok(progress)
 }
@@ -73,15 +73,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_grows_in_steps_and_each_is_told() {
+    fn pool_grows_in_steps_and_each_is_reported() {
         let (_dir, roots, total) = tree("0");
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let done = grow(&roots, &wanted(1100), |progress| {
-            told.push(progress.pages.0);
+            reported.push(progress.pages.0);
             true
         });
-        assert_eq!(done.unwrap(), Progress { pages: Pages(1100), is_short: false });
-        assert_eq!(told, [3, 515, 1027, 1100]);
+        assert_eq!(done.unwrap(), ReserveProgress { pages: Pages(1100), is_short: false });
+        assert_eq!(reported, [3, 515, 1027, 1100]);
         assert_eq!(fs::read_to_string(total).unwrap(), "1100");
     }
 
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_keeps_what_was_reserved() {
+    fn stopped_reserve_keeps_its_pages() {
         let (_dir, roots, total) = tree("0");
         let done = grow(&roots, &wanted(2000), |progress| progress.pages.0 < 500).unwrap();
         assert_eq!(done.pages, Pages(515));
@@ -105,6 +105,6 @@ mod tests {
         // With two of its pages surplus the pool cannot show the size that is written.
         let (_dir, roots, _) = tree("2");
         let done = grow(&roots, &wanted(4), |_| true).unwrap();
-        assert_eq!(done, Progress { pages: Pages(2), is_short: true });
+        assert_eq!(done, ReserveProgress { pages: Pages(2), is_short: true });
     }
 }

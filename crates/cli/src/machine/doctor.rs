@@ -21,12 +21,12 @@ use units::{Node, PageSize};
 use super::is_root;
 
 /// For how long processes are looked through for mappings of huge pages.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a finding is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
+pub(crate) enum Severity {
     /// As it should be.
     Ok,
     /// Works, but not all of it or not at its best.
@@ -39,7 +39,7 @@ pub(crate) enum Level {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     /// How it is meant.
-    pub(crate) level: Level,
+    pub(crate) level: Severity,
     /// The subject of the check: one word or two.
     pub(crate) subject: String,
     /// The finding, with numbers.
@@ -52,7 +52,7 @@ pub(crate) struct Finding {
 
 impl Finding {
     /// A finding that asks for nothing.
-    pub(crate) fn new(level: Level, subject: &str, found: impl Into<String>) -> Self {
+    pub(crate) fn new(level: Severity, subject: &str, found: impl Into<String>) -> Self {
         Self { level, subject: subject.into(), found: found.into(), change: None, command: None }
     }
 
@@ -90,13 +90,14 @@ pub(crate) fn examine(roots: &Roots, scratch: &Path) -> Vec<Finding> {
         ("thp", &|| Ok(vec![transparent(roots)])),
     ];
     let run = |(subject, check): &Check<'_>| {
-        check().unwrap_or_else(|error| vec![Finding::new(Level::Warn, subject, error.to_string())])
+        check()
+            .unwrap_or_else(|error| vec![Finding::new(Severity::Warn, subject, error.to_string())])
     };
     let rights = if is_root() {
-        Finding::new(Level::Ok, "rights", "root")
+        Finding::new(Severity::Ok, "rights", "root")
     } else {
         Finding::new(
-            Level::Warn,
+            Severity::Warn,
             "rights",
             "not root: huge pages can neither be reserved nor owned",
         )
@@ -110,10 +111,10 @@ fn kernel(roots: &Roots) -> Result<Vec<Finding>> {
     let release = cpu::describe(roots)?.kernel_release;
     Ok(vec![
         if version(&release) < (5, 14) {
-            Finding::new(Level::Bad, "kernel", release)
+            Finding::new(Severity::Bad, "kernel", release)
                 .change("Linux 5.14 or newer is needed (MADV_POPULATE_WRITE)")
         } else {
-            Finding::new(Level::Ok, "kernel", release)
+            Finding::new(Severity::Ok, "kernel", release)
         },
         provider(&offer::probe(roots)?),
     ])
@@ -126,24 +127,28 @@ fn provider(offer: &Offer) -> Finding {
     let origin = offer.origin.as_ref().map(|origin| format!(" ({origin})")).unwrap_or_default();
     let kernel = format!("this kernel: {}{}{origin}", offer.kernel, query.unwrap_or_default());
     if let Some(missing) = offer.missing {
-        return Finding::new(Level::Warn, subject, format!("stock; {kernel}"))
+        return Finding::new(Severity::Warn, subject, format!("stock; {kernel}"))
             .change(format!("{missing}: look at the device's node and its rights"))
             .command("ls -l /dev/hugepagectl; cat /sys/class/misc/hugepagectl/dev");
     }
     match offer.effective() {
-        offer::Support::Stock => Finding::new(Level::Ok, subject, format!("stock; {kernel}")),
+        offer::Support::Stock => Finding::new(Severity::Ok, subject, format!("stock; {kernel}")),
         used if offer.kernel > used => Finding::new(
-            Level::Ok,
+            Severity::Ok,
             subject,
             format!("kernel; {kernel}, newer than this prezero knows: {used} is used"),
         ),
-        _ if !offer.files => {
-            Finding::new(Level::Warn, subject, format!("kernel; {kernel}, but no files in sysfs"))
-                .change("watches and thresholds look once a second instead of being woken")
-        }
-        _ => {
-            Finding::new(Level::Ok, subject, format!("kernel; {kernel}, files that can be polled"))
-        }
+        _ if !offer.files => Finding::new(
+            Severity::Warn,
+            subject,
+            format!("kernel; {kernel}, but no files in sysfs"),
+        )
+        .change("watches and thresholds look once a second instead of being woken"),
+        _ => Finding::new(
+            Severity::Ok,
+            subject,
+            format!("kernel; {kernel}, files that can be polled"),
+        ),
     }
 }
 
@@ -158,14 +163,14 @@ fn nodes(roots: &Roots) -> Result<Vec<Finding>> {
     let each =
         nodes.iter().map(|&node| Ok(format!("node {node}: cpus {}", numa::cpus_of(roots, node)?)));
     let each = each.collect::<Result<Vec<_>>>()?.join("; ");
-    Ok(vec![Finding::new(Level::Ok, "numa", format!("{} with memory ({each})", nodes.len()))])
+    Ok(vec![Finding::new(Severity::Ok, "numa", format!("{} with memory ({each})", nodes.len()))])
 }
 
 fn pools(roots: &Roots) -> Result<Vec<Finding>> {
     let sizes = hugetlb::page_sizes(roots)?;
     if sizes.is_empty() {
         return Ok(vec![
-            Finding::new(Level::Bad, "huge pages", "this kernel has none")
+            Finding::new(Severity::Bad, "huge pages", "this kernel has none")
                 .change("a kernel with CONFIG_HUGETLBFS is needed; without it only --plain works"),
         ]);
     }
@@ -184,7 +189,7 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
             let all = hugetlb::counters(roots, size, None);
             let free = all.map_or(pool.free, |all| all.unreserved_free().min(pool.free));
             let promised = pool.free - free;
-            let is_mapped = || maps_pages_of(roots, size, Instant::now() + PATIENCE);
+            let is_mapped = || maps_pages_of(roots, size, Instant::now() + MEASURE_TIMEOUT);
             let is_lost = promised > 0 && is_mapped() == Some(false);
             let of_others = match promised {
                 0 => String::new(),
@@ -196,22 +201,22 @@ fn pools(roots: &Roots) -> Result<Vec<Finding>> {
                 pool.total
             );
             findings.push(if is_lost {
-                Finding::new(Level::Warn, "huge pages", found)
+                Finding::new(Severity::Warn, "huge pages", found)
                     .change("a file on a hugetlbfs, a memfd or a segment of System V may have the promise; if none does, the kernel has lost count until the next boot")
                     .command("ipcs -m; grep hugetlbfs /proc/mounts")
             } else if free == 0 && promised > 0 {
-                Finding::new(Level::Warn, "huge pages", found)
+                Finding::new(Severity::Warn, "huge pages", found)
                     .change("nobody else can have what is promised: end those programs, or reserve more")
                     .command(reserve_command(roots, node, size, pool.total + promised))
             } else {
-                Finding::new(Level::Ok, "huge pages", found)
+                Finding::new(Severity::Ok, "huge pages", found)
             });
         }
     }
     if total == 0 {
         let (node, size) = (numa::nodes(roots)?.first().copied().unwrap_or(Node(0)), sizes[0]);
         findings.push(
-            Finding::new(Level::Bad, "huge pages", "none is reserved: there is nothing to lend")
+            Finding::new(Severity::Bad, "huge pages", "none is reserved: there is nothing to lend")
                 .change("reserve some, here 1 GiB of them; at boot 1 GiB pages are surest: hugepagesz=1G hugepages=N")
                 .command(reserve_command(roots, node, size, ((1 << 30) / size.bytes()).max(1))),
         );
@@ -239,16 +244,16 @@ fn struct_pages(roots: &Roots) -> Result<Vec<Finding>> {
     let release = cpu::describe(roots)?.kernel_release;
     let stock = matches!(offer::probe(roots)?.kernel, offer::Support::Stock);
     Ok(vec![match (on, version(&release) == (6, 12) && stock) {
-        (false, _) => Finding::new(Level::Ok, subject, "huge pages keep all of theirs"),
-        (true, false) => Finding::new(Level::Ok, subject, "those of huge pages are given back (HVO)"),
+        (false, _) => Finding::new(Severity::Ok, subject, "huge pages keep all of theirs"),
+        (true, false) => Finding::new(Severity::Ok, subject, "those of huge pages are given back (HVO)"),
         (true, true) => Finding::new(
-            Level::Warn,
+            Severity::Warn,
             subject,
             "those of huge pages are given back (HVO): Linux 6.12.117 loses each page that leaves \
              the pool then, other 6.12 were not looked at",
         )
         .change(
-            "boot without hugetlb_free_vmemmap=on, or never make a pool smaller, as elastic pools do",
+            "boot without hugetlb_free_vmemmap=on, or never make a pool smaller, as resizable pools do",
         )
         .command("grep -o 'hugetlb_free_vmemmap=[a-z]*' /proc/cmdline"),
     }])
@@ -271,9 +276,9 @@ fn fragmentation(roots: &Roots) -> Result<Vec<Finding>> {
             );
             // Below half, reserving has to migrate pages and may fail.
             findings.push(if in_pages >= free / 2 || free < size.bytes() {
-                Finding::new(Level::Ok, "fragmentation", found)
+                Finding::new(Severity::Ok, "fragmentation", found)
             } else {
-                Finding::new(Level::Warn, "fragmentation", found)
+                Finding::new(Severity::Warn, "fragmentation", found)
                     .change("compact memory before reserving, or reserve at boot")
                     .command("echo 1 | sudo tee /proc/sys/vm/compact_memory")
             });
@@ -293,29 +298,29 @@ fn mounts(roots: &Roots) -> Result<Vec<Finding>> {
         found.extend(dirs.iter().map(|mount| format!("{size} at {}", mount.dir.display())));
     }
     let found = if found.is_empty() { "no hugetlbfs".into() } else { found.join(", ") };
-    Ok(vec![Finding::new(Level::Ok, "mounts", format!("{found}; the daemon mounts its own"))])
+    Ok(vec![Finding::new(Severity::Ok, "mounts", format!("{found}; the daemon mounts its own"))])
 }
 
 fn leases(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
     let Some(&size) = hugetlb::page_sizes(roots)?.first() else { return Ok(Vec::new()) };
     if !is_root() {
         let found = "not tried: mounting a hugetlbfs needs root";
-        return Ok(vec![Finding::new(Level::Ok, "leases", found)]);
+        return Ok(vec![Finding::new(Severity::Ok, "leases", found)]);
     }
     let mount = mount::mount(scratch, size)?;
     let answer = lease_on(&mount);
     mount.unmount()?;
     Ok(vec![match answer? {
         Exclusivity::Sole => Finding::new(
-            Level::Ok,
+            Severity::Ok,
             "leases",
             "write leases work on hugetlbfs: exclusivity can be proven",
         ),
         Exclusivity::Shared => {
-            Finding::new(Level::Warn, "leases", "somebody opened the file that was tried: run this again")
+            Finding::new(Severity::Warn, "leases", "somebody opened the file that was tried: run this again")
         }
         Exclusivity::Unsupported => Finding::new(
-            Level::Warn,
+            Severity::Warn,
             "leases",
             "no write leases on hugetlbfs: only recycle = \"fresh\", and returned memory waits for the free counts",
         )
@@ -329,10 +334,10 @@ fn pins(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
     let subject = "pins";
     if !is_root() {
         let found = "not tried: loading a program into the kernel needs root";
-        return Ok(vec![Finding::new(Level::Ok, subject, found)]);
+        return Ok(vec![Finding::new(Severity::Ok, subject, found)]);
     }
     let unseen = |why: &dyn std::fmt::Display| {
-        Finding::new(Level::Warn, subject, why.to_string())
+        Finding::new(Severity::Warn, subject, why.to_string())
             .change("recycle = \"auto\" is fresh here, at more CPU time: Linux 5.17 with BTF shows pins")
             .command("ls /sys/kernel/btf/vmlinux; cat /sys/kernel/security/lockdown")
     };
@@ -344,7 +349,7 @@ fn pins(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
     for size in hugetlb::page_sizes(roots)? {
         if hugetlb::counters(roots, size, None)?.unreserved_free() == 0 {
             let found = format!("{size}: not tried, no page is free");
-            findings.push(Finding::new(Level::Ok, subject, found));
+            findings.push(Finding::new(Severity::Ok, subject, found));
             continue;
         }
         let mount = mount::mount(scratch, size)?;
@@ -352,7 +357,7 @@ fn pins(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
         mount.unmount()?;
         findings.push(match rest? {
             Ok(_) => Finding::new(
-                Level::Ok,
+                Severity::Ok,
                 subject,
                 format!("{size}: pinned pages are seen, recycle = \"auto\" is in place"),
             ),
@@ -385,7 +390,7 @@ fn groups(roots: &Roots) -> Result<Vec<Finding>> {
     let mounted = cgroup::mounted(roots);
     if mounted.is_empty() {
         return Ok(vec![
-            Finding::new(Level::Warn, "cgroups", "none mounted: workers cannot be put into one")
+            Finding::new(Severity::Warn, "cgroups", "none mounted: workers cannot be put into one")
                 .change("mount cgroup v2, or leave workers.cgroup unset"),
         ]);
     }
@@ -403,7 +408,7 @@ fn groups(roots: &Roots) -> Result<Vec<Finding>> {
         "huge pages are not charged (no hugetlb controller)"
     };
     Ok(vec![Finding::new(
-        Level::Ok,
+        Severity::Ok,
         "cgroups",
         format!("{}; this process is {}; {charge}", kinds.join(", "), own.join(", ")),
     )])
@@ -416,15 +421,17 @@ fn own_controllers(roots: &Roots) -> Option<String> {
 fn pressure(roots: &Roots) -> Result<Vec<Finding>> {
     Ok(vec![match psi::cpu(roots)? {
         Some(now) => Finding::new(
-            Level::Ok,
+            Severity::Ok,
             "pressure",
             format!(
                 "cpu some avg10 is {:.1} %: pause_above_pressure can be used",
                 now.some.avg10_percent
             ),
         ),
-        None => Finding::new(Level::Warn, "pressure", "no PSI: pause_above_pressure has no effect")
-            .change("boot with psi=1 (and a kernel with CONFIG_PSI)"),
+        None => {
+            Finding::new(Severity::Warn, "pressure", "no PSI: pause_above_pressure has no effect")
+                .change("boot with psi=1 (and a kernel with CONFIG_PSI)")
+        }
     }])
 }
 
@@ -437,7 +444,7 @@ fn transparent(roots: &Roots) -> Finding {
         }
         Err(_) => "no transparent huge pages (prezero does not use them)".into(),
     };
-    Finding::new(Level::Ok, "thp", found)
+    Finding::new(Severity::Ok, "thp", found)
 }
 
 #[cfg(test)]

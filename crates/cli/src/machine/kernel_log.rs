@@ -9,7 +9,7 @@ use linux::Roots;
 use rustix::fs::OFlags;
 
 /// More than the kernel puts into one record.
-const LONGEST_RECORD: usize = 8192;
+const MAX_RECORD_BYTES: usize = 8192;
 
 /// The kernel's log from one moment on.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl KernelLog {
     /// The texts since then; each is read once.
     pub(crate) fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut record = [0; LONGEST_RECORD];
+        let mut record = [0; MAX_RECORD_BYTES];
         loop {
             match self.0.read(&mut record) {
                 Ok(0) => break,

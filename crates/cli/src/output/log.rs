@@ -94,9 +94,9 @@ struct Behind {
 impl<F: AsFd> Lines<F> {
     /// How long one line waits for the reader. Those after it wait for nothing, until one is
     /// written again. Standing in a burst of lines is no reason to lose any.
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const LINE_TIMEOUT: Duration = Duration::from_millis(100);
     /// How long to wait where there is room, but not enough.
-    const PAUSE: Duration = Duration::from_millis(1);
+    const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
     fn new(file: F) -> Self {
         let way = Way::to(&file);
@@ -115,12 +115,12 @@ impl<F: AsFd> Lines<F> {
             let lost = behind.lost;
             text.extend(format!("{prefix}nobody read the log, lines lost: {lost}\n").as_bytes());
         }
-        let told = text.len();
+        let reported = text.len();
         text.extend_from_slice(prefix.as_bytes());
         text.extend_from_slice(line);
-        let patience = if behind.lost == 0 { Self::PATIENCE } else { Duration::ZERO };
-        let written = self.write_parts(&text, patience)?;
-        if written > told {
+        let timeout = if behind.lost == 0 { Self::LINE_TIMEOUT } else { Duration::ZERO };
+        let written = self.write_parts(&text, timeout)?;
+        if written > reported {
             behind.lost = 0;
         }
         if written < text.len() {
@@ -132,14 +132,14 @@ impl<F: AsFd> Lines<F> {
         Ok(())
     }
 
-    /// Writes as much as the reader takes. After the first `patience` each further part has its
+    /// Writes as much as the reader takes. After the first `timeout` each further part has its
     /// own.
-    fn write_parts(&self, text: &[u8], patience: Duration) -> io::Result<usize> {
+    fn write_parts(&self, text: &[u8], timeout: Duration) -> io::Result<usize> {
         let mut written = 0;
         // This much fits into a pipe with any room, and arrives in one piece (pipe(7)).
         for part in text.chunks(PIPE_BUF) {
-            let patience = if written == 0 { patience } else { Self::PATIENCE };
-            let some = self.write_part(part, Instant::now() + patience)?;
+            let timeout = if written == 0 { timeout } else { Self::LINE_TIMEOUT };
+            let some = self.write_part(part, Instant::now() + timeout)?;
             written += some;
             if some < part.len() {
                 break;
@@ -154,7 +154,7 @@ impl<F: AsFd> Lines<F> {
             match self.write_some(&part[written..]) {
                 Ok(some) => written += some,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if Instant::now() < end => sleep(Self::PAUSE),
+                Err(Errno::AGAIN) if Instant::now() < end => sleep(Self::RETRY_INTERVAL),
                 Err(Errno::AGAIN) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -166,9 +166,9 @@ impl<F: AsFd> Lines<F> {
     /// always can.
     fn has_room(&self, end: Instant) -> io::Result<bool> {
         let mut file = [PollFd::new(&self.file, PollFlags::OUT)];
-        let patience = end.saturating_duration_since(Instant::now());
-        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
-        let ready = match poll(&mut file, Some(&patience)) {
+        let timeout = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        let ready = match poll(&mut file, Some(&timeout)) {
             // A signal may be the one that ends the daemon: it is not kept waiting for long.
             Err(Errno::INTR) => poll(&mut file, Some(&Timespec::default()))?,
             ready => ready?,
@@ -251,12 +251,12 @@ mod tests {
         for _ in 0..many {
             lines.write(prefix, &LINE).unwrap();
         }
-        assert!(begun.elapsed() < Duration::from_secs(5), "one patience, not one a line");
+        assert!(begun.elapsed() < Duration::from_secs(5), "one timeout, not one a line");
         usize::try_from(lines.behind.lock().unwrap().lost).unwrap()
     }
 
     #[test]
-    fn lines_that_nobody_reads_are_lost_without_waiting_and_counted() {
+    fn unread_lines_are_dropped_without_waiting_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
         let lines = Lines::new(writer);
         // 64 KiB are 655 of them, or fewer where the kernel gives a pipe less.
@@ -269,12 +269,12 @@ mod tests {
         drop(lines);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        let told = format!("<4>nobody read the log, lines lost: {lost}\n<4>after it\n");
-        assert_eq!(rest, told);
+        let reported = format!("<4>nobody read the log, lines lost: {lost}\n<4>after it\n");
+        assert_eq!(rest, reported);
     }
 
     #[test]
-    fn a_terminal_or_socket_that_takes_less_than_a_line_holds_nobody_up() {
+    fn slow_terminal_or_socket_blocks_no_writer() {
         let size = portable_pty::PtySize::default();
         let terminal = portable_pty::native_pty_system().openpty(size).unwrap();
         let name = terminal.master.tty_name().unwrap();
@@ -302,10 +302,10 @@ mod tests {
         lines.write("", b"after it\n").unwrap();
         let seen = read.join().unwrap();
         let whole = str::from_utf8(&LINE[..99]).unwrap();
-        let is_told = |line: &&String| line.starts_with("nobody read the log, lines lost: ");
-        assert!(seen.iter().any(|line| is_told(&line)), "{seen:?}");
+        let is_notified = |line: &&String| line.starts_with("nobody read the log, lines lost: ");
+        assert!(seen.iter().any(|line| is_notified(&line)), "{seen:?}");
         // One line may have come in part, before that.
-        let odd = seen.iter().filter(|line| !is_told(line) && *line != "on" && *line != whole);
+        let odd = seen.iter().filter(|line| !is_notified(line) && *line != "on" && *line != whole);
         let odd: Vec<_> = odd.filter(|line| *line != "after it").collect();
         assert!(odd.len() <= 1 && odd.iter().all(|line| whole.starts_with(*line)), "{odd:?}");
 
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_a_pipe_takes_at_once_comes_whole_to_who_reads() {
+    fn line_longer_than_a_pipe_buffer_arrives_whole() {
         let (mut reader, writer) = io::pipe().unwrap();
         let line = "x".repeat(300_000);
         let read = std::thread::spawn(move || {

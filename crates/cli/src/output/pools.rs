@@ -25,20 +25,20 @@ pub(crate) fn block(pool: &PoolStatus) -> String {
 }
 
 /// What becomes of the kernel's pool of each that may change it.
-pub(crate) fn elastic(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
+pub(crate) fn resize(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     for pool in pools {
-        let Some(of) = &pool.elastic else { continue };
+        let Some(of) = &pool.resize else { continue };
         let (node, page) = (pool.node, pool.page_size);
         let size = |pages: Pages| pages.bytes(pool.page_size);
-        let (total, grown) = (size(of.total_pages), size(of.grown_pages));
+        let (total, grown) = (size(of.total_pages), size(of.added_pages));
         let (min, max) = (size(of.min_pages), size(of.max_pages));
         writeln!(out)?;
         write!(
             out,
-            "elastic, node {node}, {page}: the kernel's pool has {total}, {grown} of it added by the daemon; {min} to {max}"
+            "size, node {node}, {page}: the kernel's pool has {total}, {grown} of it added by the daemon; {min} to {max}"
         )?;
-        if of.growing_pages > Pages(0) {
-            write!(out, "; adding {}", size(of.growing_pages))?;
+        if of.adding_pages > Pages(0) {
+            write!(out, "; adding {}", size(of.adding_pages))?;
         }
         if let Some(held) = of.held_pages {
             write!(

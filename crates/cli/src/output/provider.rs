@@ -5,7 +5,7 @@ use linux::kernel::{Implementation, Origin};
 use wire::{KernelKind, KernelStatus, Status};
 
 /// `stock`, `plain` or `kernel (module 0.1.0, Linux 6.12.117)`.
-pub(crate) fn of(status: &Status) -> String {
+pub(crate) fn describe(status: &Status) -> String {
     let Some(kernel) = &status.kernel else { return status.provider.to_string() };
     let KernelStatus { kind, module_version, release } = kernel.clone();
     let implementation = match kind {

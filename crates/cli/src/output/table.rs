@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_would_move_the_cursor_or_end_the_line_is_shown_as_text() {
+    fn name_with_control_characters_is_shown_as_text() {
         let mut out = Vec::new();
         let name = "\u{1b}[2Ja\n\u{9b}b\u{202e}c\r\u{e9} \"'\\";
         let rows = [vec![name.into(), "1".into()], vec!["qemu".into(), "2".into()]];

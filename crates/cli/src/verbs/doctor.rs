@@ -10,7 +10,7 @@ use linux::kernel::offer;
 use serde::Serialize;
 
 use crate::exit::{Exit, Outcome};
-use crate::machine::doctor::{Finding, Level, examine};
+use crate::machine::doctor::{Finding, Severity, examine};
 use crate::machine::ways::{self, Ways};
 use crate::machine::{self, Machine};
 use crate::output::{Form, Record};
@@ -45,23 +45,23 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut findings = examine(&roots, scratch.path());
     findings.push(methods());
     findings.extend(answering(&args.daemon));
-    let ways = offer::probe(&roots).and_then(|offer| ways::of(&roots, &offer));
+    let ways = offer::probe(&roots).and_then(|offer| ways::find(&roots, &offer));
     let module = match &ways {
         Ok(ways) => ways.finding(),
-        Err(error) => Finding::new(Level::Warn, "module", error.to_string()),
+        Err(error) => Finding::new(Severity::Warn, "module", error.to_string()),
     };
     let provider = findings.iter().position(|finding| finding.subject == "provider");
     findings.insert(provider.map_or(0, |at| at + 1), module);
-    let report = Report { machine: machine::describe(&roots)?, ways: ways.ok(), findings };
+    let report = DoctorReport { machine: machine::describe(&roots)?, ways: ways.ok(), findings };
     args.form.print(&report)?;
     let worst = report.findings.iter().map(|finding| finding.level).max();
-    Ok(if worst == Some(Level::Bad) { Exit::Failed } else { Exit::Done })
+    Ok(if worst == Some(Severity::Bad) { Exit::Failed } else { Exit::Done })
 }
 
 fn methods() -> Finding {
     let names: Vec<_> = Method::available().map(|method| method.to_string()).collect();
     let used = clear::Clearer::default().method();
-    Finding::new(Level::Ok, "clearing", format!("{used}; this cpu has {}", names.join(", ")))
+    Finding::new(Severity::Ok, "clearing", format!("{used}; this cpu has {}", names.join(", ")))
 }
 
 /// Whether the daemon answers, and what it misses.
@@ -71,16 +71,16 @@ fn answering(daemon: &Daemon) -> Vec<Finding> {
         Ok(status) => {
             let (version, pools) = (&status.version, status.pools.len());
             let answers = format!("{version} at {at} with {pools} pools");
-            let mut findings = vec![Finding::new(Level::Ok, "daemon", answers)];
+            let mut findings = vec![Finding::new(Severity::Ok, "daemon", answers)];
             findings.extend(unknown(status.unknown_files));
             return findings;
         }
         Err(error @ client::Error::NoDaemon { .. }) => {
-            Finding::new(Level::Warn, "daemon", error.to_string())
+            Finding::new(Severity::Warn, "daemon", error.to_string())
                 .change("start it, or look at what it does with `prezero demo`")
                 .command("sudo prezero serve --pool page_size=2M,ready_high=512")
         }
-        Err(error) => Finding::new(Level::Warn, "daemon", error.to_string()),
+        Err(error) => Finding::new(Severity::Warn, "daemon", error.to_string()),
     };
     vec![finding]
 }
@@ -88,21 +88,21 @@ fn answering(daemon: &Daemon) -> Vec<Finding> {
 /// Advice for unknown blocks on the daemon's mounts.
 fn unknown(files: u64) -> Option<Finding> {
     let found = format!("{files} on its mounts that the daemon knows nothing of");
-    let finding = Finding::new(Level::Warn, "blocks", found)
+    let finding = Finding::new(Severity::Warn, "blocks", found)
         .change("a start takes them over or gives their pages back, and ends no loan")
         .command("sudo systemctl restart prezero");
     (files > 0).then_some(finding)
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct DoctorReport {
     machine: Machine,
     /// Absent if the kernel's release was unreadable.
     ways: Option<Ways>,
     findings: Vec<Finding>,
 }
 
-impl Record for Report {
+impl Record for DoctorReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let machine = &self.machine;
         let gib = machine.total_bytes >> 30;
@@ -110,9 +110,9 @@ impl Record for Report {
         writeln!(out, "{}, {} cpus, {gib} GiB{kind}", machine.cpu, machine.cpus)?;
         for Finding { level, subject, found, change, command } in &self.findings {
             let level = match level {
-                Level::Ok => "ok",
-                Level::Warn => "warn",
-                Level::Bad => "BAD",
+                Severity::Ok => "ok",
+                Severity::Warn => "warn",
+                Severity::Bad => "BAD",
             };
             writeln!(out, "{level:<4}  {subject:<13}  {found}")?;
             if let Some(change) = change {
@@ -146,11 +146,13 @@ mod tests {
             nodes: vec![0],
         };
         let findings = vec![
-            Finding::new(Level::Ok, "kernel", "6.18"),
-            Finding::new(Level::Bad, "huge pages", "none").change("reserve some").command("echo 1"),
+            Finding::new(Severity::Ok, "kernel", "6.18"),
+            Finding::new(Severity::Bad, "huge pages", "none")
+                .change("reserve some")
+                .command("echo 1"),
         ];
         assert_eq!(
-            text(&Report { machine, ways: None, findings }),
+            text(&DoctorReport { machine, ways: None, findings }),
             "\
 Model, 2 cpus, 24 GiB, virtual
 ok    kernel         6.18

@@ -19,7 +19,7 @@ use crate::shared::Daemon;
 /// its time is over. Zeroing stops until --end, whatever the thresholds say, also after a restart
 /// of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the kernel's
 /// free pages. Without a daemon this gives back the pages that an earlier one has left, and takes
-/// from the kernel's pools the pages that it added to them (reserve_max), as root.
+/// from the kernel's pools the pages that it added to them (size_max), as root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Err(client::Error::NoDaemon { .. }) => daemon::drain(left_in(args)?, &Roots::default())?,
         Err(error) => return Err(error.into()),
     };
-    args.form.print(&Report { end: args.end, drained })?;
+    args.form.print(&DrainReport { end: args.end, drained })?;
     Ok(Exit::Done)
 }
 
@@ -69,23 +69,23 @@ fn left_in(args: &Args) -> Result<&Path, Failure> {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct DrainReport {
     #[serde(skip)]
     end: bool,
     #[serde(flatten)]
     drained: Drained,
 }
 
-impl Record for Report {
+impl Record for DrainReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.end {
             return writeln!(out, "is filled again as configured");
         }
-        let Drained { given_back_bytes, lent_bytes, kept_bytes, lingering_bytes } = self.drained;
+        let Drained { released_bytes, lent_bytes, kept_bytes, draining_bytes } = self.drained;
         writeln!(
             out,
-            "gave {} back to the kernel; {} lent, {} kept and {} lingering go back when they are returned",
-            given_back_bytes, lent_bytes, kept_bytes, lingering_bytes
+            "gave {} back to the kernel; {} lent, {} kept and {} draining go back when they are returned",
+            released_bytes, lent_bytes, kept_bytes, draining_bytes
         )
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero holders`: which processes have blocks that are lent or linger.
+//! `prezero holders`: which processes have blocks that are lent or draining.
 
 use std::io::{self, Write};
 
@@ -12,18 +12,18 @@ use crate::output::table::{self, Align};
 use crate::output::{Form, Record, loans};
 use crate::shared::Daemon;
 
-/// Find the processes that have lent or lingering memory mapped, open or pinned
+/// Find the processes that have lent or draining memory mapped, open or pinned
 ///
 /// Looks through the mappings and descriptors of all processes, for 5 s at most, without holding up
-/// the daemon. A RETURNED loan lingers: its memory stays unused until these processes let go of it.
-/// The kernel hides who pinned a page. Named are processes of the borrower and of root that have a
-/// means to pin pages: io_uring, VFIO or RDMA (HOW is pins). For root.
+/// the daemon. A RETURNED loan is draining: its memory stays unused until these processes let go of
+/// it. The kernel hides who pinned a page. Named are processes of the borrower and of root that
+/// have a means to pin pages: io_uring, VFIO or RDMA (HOW is pins). For root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero holders
   prezero holders 1764000000123456
-  prezero holders --json | jq '.holders[] | select(.lingers)'")]
+  prezero holders --json | jq '.holders[] | select(.draining)'")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
@@ -36,15 +36,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let found = args.daemon.connect()?.find_holders(args.lease.map(LeaseId))?;
-    args.form.print(&Report(found))?;
+    args.form.print(&HoldersReport(found))?;
     Ok(Exit::Done)
 }
 
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Report(Holders);
+struct HoldersReport(Holders);
 
-impl Record for Report {
+impl Record for HoldersReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         use Align::{Left, Right};
         let columns = [
@@ -68,7 +68,7 @@ impl Record for Report {
             };
             vec![
                 loans::or_dash(holder.lease),
-                if holder.lingers { "returned" } else { "lent" }.to_owned(),
+                if holder.draining { "returned" } else { "lent" }.to_owned(),
                 how.to_owned(),
                 holder.pid.to_string(),
                 holder.command.clone(),

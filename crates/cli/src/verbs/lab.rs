@@ -57,7 +57,7 @@ Examples:
   prezero plan --nodes 60 --memory 128G
   prezero plan --trace loans.csv --nodes 1 --json | jq .advice"
 )]
-pub(crate) struct Plan {
+pub(crate) struct PlanArgs {
     #[command(flatten)]
     all: Everything,
 }
@@ -77,7 +77,7 @@ pub(crate) fn demo(args: &Demo) -> Outcome {
     run("demo", &args.all)
 }
 
-pub(crate) fn plan(args: &Plan) -> Outcome {
+pub(crate) fn plan(args: &PlanArgs) -> Outcome {
     run("plan", &args.all)
 }
 

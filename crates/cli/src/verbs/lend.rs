@@ -18,7 +18,7 @@ use units::Owner;
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
 use crate::output;
-use crate::shared::{Daemon, Which};
+use crate::shared::{Daemon, WhichPages};
 use crate::verbs::named::NamedArgs;
 
 /// Run a command on borrowed memory
@@ -28,9 +28,9 @@ use crate::verbs::named::NamedArgs;
 /// the memory shared (MAP_SHARED; share=on for QEMU). The loan ends when CMD and the children that
 /// inherited its descriptors have ended.
 ///
-/// If less than SIZE is ready, the rest is a hole that the kernel zeroes when CMD touches it, and a
-/// line on standard error says so. With --owner and --keep, memory that CMD returns stays as it is
-/// for that long, for the same user's next loan of that owner and size.
+/// If less than SIZE is ready, the rest is an unbacked part that the kernel zeroes when CMD touches
+/// it, and a line on standard error says so. With --owner and --keep, memory that CMD returns stays
+/// as it is for that long, for the same user's next loan of that owner and size.
 ///
 /// CMD finds in its environment: PREZERO_FD, PREZERO_PATH, PREZERO_BYTES, PREZERO_PAGE_BYTES,
 /// PREZERO_KEPT (1 if the content is what the owner left, else 0), PREZERO_LEASE_FD.
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    which: Which,
+    which: WhichPages,
     /// How much: whole pages, as in 512M or 8G
     #[arg(value_name = "SIZE")]
     size: Bytes,

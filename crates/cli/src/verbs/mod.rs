@@ -4,13 +4,13 @@
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod drain;
-pub(crate) mod give_back;
 pub(crate) mod holders;
 pub(crate) mod lab;
 pub(crate) mod lend;
 pub(crate) mod loans;
 pub(crate) mod module;
 pub(crate) mod named;
+pub(crate) mod release;
 pub(crate) mod reserve;
 pub(crate) mod revoke;
 pub(crate) mod run;

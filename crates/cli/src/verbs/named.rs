@@ -85,6 +85,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut agent = args.agents.connect(&args.daemon)?;
     let name = args.name.clone();
-    if args.discard { agent.discard(name) } else { agent.give_back(name) }?;
+    if args.discard { agent.discard(name) } else { agent.release(name) }?;
     Ok(Exit::Done)
 }

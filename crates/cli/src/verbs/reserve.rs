@@ -11,11 +11,11 @@ use serde::Serialize;
 use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::machine::boot::{self, Progress};
+use crate::machine::boot::{self, ReserveProgress};
 use crate::output::{Form, Record, count, note, seconds};
 
 /// How often progress is told.
-const TELL: Duration = Duration::from_secs(2);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Grow the kernel's pool of huge pages, early in the boot
 ///
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     wanted.extend(&args.pools);
     let stop = Stop::on_signals()?;
-    let mut report = Report { pools: Vec::new() };
+    let mut report = ReserveReport { pools: Vec::new() };
     for one in &wanted {
         report.pools.push(reserve(args, one, &stop)?);
     }
@@ -71,10 +71,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
 
 fn reserve(args: &Args, wanted: &Reserve, stop: &Stop) -> Result<Reserved, Failure> {
     let (roots, begin) = (Roots::default(), Instant::now());
-    let mut told = begin;
-    let mut go_on = |progress: Progress| {
-        if told.elapsed() >= TELL {
-            told = Instant::now();
+    let mut reported = begin;
+    let mut go_on = |progress: ReserveProgress| {
+        if reported.elapsed() >= PROGRESS_INTERVAL {
+            reported = Instant::now();
             let Reserve { node, page_size, pages } = wanted;
             note(&format!("node {node} {page_size}: {} of {pages} pages reserved", progress.pages));
         }
@@ -95,7 +95,7 @@ fn reserve(args: &Args, wanted: &Reserve, stop: &Stop) -> Result<Reserved, Failu
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct ReserveReport {
     pools: Vec<Reserved>,
 }
 
@@ -114,7 +114,7 @@ impl Reserved {
     }
 }
 
-impl Record for Report {
+impl Record for ReserveReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.pools.is_empty() {
             return writeln!(out, "nothing is to be reserved");
@@ -146,9 +146,9 @@ mod tests {
     fn a_pool_that_is_too_small_says_by_how_much_and_what_to_do() {
         let pool =
             |pages| Reserved { node: 1, page_bytes: 1 << 30, wanted_pages: 4, pages, seconds: 0.5 };
-        assert_eq!(text(&Report { pools: vec![pool(4)] }), "node 1 1G: 4 pages in 500 ms\n");
-        let short = text(&Report { pools: vec![pool(1)] });
+        assert_eq!(text(&ReserveReport { pools: vec![pool(4)] }), "node 1 1G: 4 pages in 500 ms\n");
+        let short = text(&ReserveReport { pools: vec![pool(1)] });
         assert!(short.starts_with("node 1 1G: 1 page in 500 ms, 3 fewer than wanted"), "{short}");
-        assert_eq!(text(&Report { pools: vec![] }), "nothing is to be reserved\n");
+        assert_eq!(text(&ReserveReport { pools: vec![] }), "nothing is to be reserved\n");
     }
 }

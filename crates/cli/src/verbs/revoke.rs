@@ -36,17 +36,17 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let bytes = args.daemon.connect()?.revoke(LeaseId(args.lease))?;
-    args.form.print(&Report { lease: args.lease, bytes: bytes.0 })?;
+    args.form.print(&RevokeReport { lease: args.lease, bytes: bytes.0 })?;
     Ok(Exit::Done)
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct RevokeReport {
     lease: u64,
     bytes: u64,
 }
 
-impl Record for Report {
+impl Record for RevokeReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { lease, bytes } = self;
         writeln!(out, "took {} of loan {lease} away", Bytes(*bytes))

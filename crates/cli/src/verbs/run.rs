@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
             command.env(name, value);
         }
     }
-    let obstacle = program::why_not_served(&args.command[0]);
+    let obstacle = program::unserved_reason(&args.command[0]);
     if let Some(obstacle) = &obstacle {
         let what = "it gets no lent memory, but the kernel module serves it";
         // A closed standard error is no reason to start nothing.

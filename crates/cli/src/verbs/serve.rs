@@ -56,8 +56,8 @@ pub(crate) struct Args {
 
 /// The examples, and the fields of a pool with the defaults that the daemon has for them.
 fn after_help() -> String {
-    let pool: PoolConfig = "page_size=2M,reserve_max=2M".parse().expect("a good pool");
-    let idle = humantime::format_duration(pool.elastic.reserve_idle);
+    let pool: PoolConfig = "page_size=2M,size_max=2M".parse().expect("a good pool");
+    let idle = humantime::format_duration(pool.resize.size_idle);
     format!(
         "\
 Examples:
@@ -65,7 +65,7 @@ Examples:
   prezero serve --config /etc/prezero/prezero.toml --set workers.max=4 --set workers.cpus=0-3
   prezero serve --config /etc/prezero/prezero.toml --check && systemctl reload prezero
   prezero serve --pool page_size=2M,pages_per_block=512,ready_low=1024,ready_high=4096
-  prezero serve --pool page_size=2M,ready=4G,reserve_max=64G,reserve_idle=10m
+  prezero serve --pool page_size=2M,ready=4G,size_max=64G,size_idle=10m
 
 Fields of a pool, with their defaults:
   page_size          required
@@ -77,16 +77,16 @@ Fields of a pool, with their defaults:
   max                the most that the pool may own; default no bound
   leave_free={free}       pages that stay free in the kernel's pool
   recycle={recycle}       how returned blocks become zero: auto, fresh or in-place
-  reserve_max        the kernel's pool grows up to this; default: it keeps its size
-  reserve_min={min}      the kernel's pool stays at least this large
-  reserve_idle={idle}   how long unneeded pages stay in the kernel's pool
-  reserve_free       memory that stays available; default 1/16 of the node's",
+  size_max        the kernel's pool grows up to this; default: it keeps its size
+  size_min={min}      the kernel's pool stays at least this large
+  size_idle={idle}   how long unneeded pages stay in the kernel's pool
+  size_free       memory that stays available; default 1/16 of the node's",
         node = pool.node,
         block = pool.pages_per_block,
         high = pool.ready_high,
         free = pool.leave_free,
         recycle = pool.recycle,
-        min = pool.elastic.reserve_min,
+        min = pool.resize.size_min,
     )
 }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_replaces_the_file_s_of_the_same_shape_and_keys_go_over_the_rest() {
+    fn pool_flag_replaces_the_files_pool_of_its_shape() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("prezero.toml");
         let text = "quota = \"1G\"\n[[pool]]\npage_size = \"1G\"\nready_high = 1\n\
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn help_names_every_field_of_a_pool_and_its_default() {
-        let pool: PoolConfig = "page_size=2M,reserve_max=2M".parse().unwrap();
+        let pool: PoolConfig = "page_size=2M,size_max=2M".parse().unwrap();
         let help = after_help();
         let (_, fields) = help.split_once("with their defaults:\n").expect("the fields");
         let written = serde_json::to_value(pool).unwrap();
@@ -188,7 +188,7 @@ mod tests {
             });
             let expected = match value {
                 serde_json::Value::Null => String::new(),
-                _ if ["page_size", "reserve_max"].contains(&name.as_str()) => String::new(),
+                _ if ["page_size", "size_max"].contains(&name.as_str()) => String::new(),
                 serde_json::Value::String(text) => text.clone(),
                 other => other.to_string(),
             };

@@ -9,7 +9,7 @@ use wire::{PoolChange, PoolStatus, Recycle};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::pools;
-use crate::shared::{Daemon, Which};
+use crate::shared::{Daemon, WhichPages};
 
 /// Change a pool's thresholds, or add a pool
 ///
@@ -18,7 +18,7 @@ use crate::shared::{Daemon, Which};
 /// stops at it). Also max (the most that the pool may own), leave_free (pages that stay free in the
 /// kernel's pool), recycle (auto, fresh, in-place). Amounts are sizes, as 16G, or numbers of pages.
 /// Unnamed keys stay as they are; if one value is refused, all stay. The configuration file is left
-/// alone. The limits of an elastic pool (reserve_min, reserve_max and the like) are set there
+/// alone. The limits of a resizable pool (size_min, size_max and the like) are set there
 /// alone: write it and reload the daemon, as by `systemctl reload prezero`.
 ///
 /// With several pools, name the pool by as many parts as tell it apart. If none fits and
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    which: Which,
+    which: WhichPages,
     /// The pool with blocks of this number of pages, or of this size
     #[arg(long, value_name = "N|SIZE")]
     pages_per_block: Option<Amount>,
@@ -76,7 +76,7 @@ impl FromStr for Change {
                     |_| format!("`{value}` is not a way to recycle: auto, fresh or in-place");
                 Self::Recycle(value.parse().map_err(error)?)
             }
-            key if key.starts_with("reserve_") => {
+            key if key.starts_with("size_") => {
                 return Err(format!(
                     "`{key}` is set in the configuration: write it there, then `systemctl reload prezero`"
                 ));
@@ -175,7 +175,7 @@ mod tests {
     use units::{Bytes, Node, PageSize, Pages};
 
     #[test]
-    fn changes_are_read_and_bad_ones_name_what_is_allowed() {
+    fn bad_changes_name_allowed_values() {
         assert_eq!("ready_low=4".parse(), Ok(Change::ReadyLow(Amount::Pages(Pages(4)))));
         assert_eq!("ready=64G".parse(), Ok(Change::Ready(Amount::Bytes(Bytes(64 << 30)))));
         assert_eq!("recycle=in-place".parse(), Ok(Change::Recycle(Recycle::InPlace)));
@@ -183,7 +183,7 @@ mod tests {
             ("ready_low", "KEY=VALUE"),
             ("ready_low=-1", "`-1`"),
             ("colour=red", "leave_free"),
-            ("reserve_max=64G", "systemctl reload prezero"),
+            ("size_max=64G", "systemctl reload prezero"),
             ("recycle=never", "auto, fresh or in-place"),
         ] {
             let error = text.parse::<Change>().unwrap_err();
@@ -202,7 +202,7 @@ mod tests {
             ready_pages: Pages(0),
             lent_pages: Pages(0),
             kept_pages: Pages(0),
-            lingering_pages: Pages(0),
+            draining_pages: Pages(0),
             mapped_pages: Pages(0),
             pinned_pages: Pages(0),
             blocks: 0,
@@ -213,7 +213,7 @@ mod tests {
             kernel_free_pages: Pages(0),
             kernel_reserved_pages: Pages(0),
             sizes: Vec::new(),
-            elastic: None,
+            resize: None,
         }
     }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_named_as_far_as_necessary() {
+    fn pool_name_has_only_the_necessary_parts() {
         let pools = [pool(0, 2 << 20, 1), pool(0, 1 << 30, 1), pool(1, 1 << 30, 8)];
         assert_eq!(shape_of("--page-size 2M", &pools), Ok((0, 2 << 20, 1)));
         assert_eq!(shape_of("--node 1", &pools), Ok((1, 1 << 30, 8)));

@@ -18,12 +18,12 @@ use crate::shared::Daemon;
 ///
 /// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE
 /// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
-/// that it may take. LINGERING pages were returned, but a process still has them open, mapped or
+/// that it may take. DRAINING pages were returned, but a process still has them open, mapped or
 /// pinned, and a line below says which. A pool with only a ready target has BLOCKs of all sizes; a
 /// table lists the sizes, as learnt from recent loans. Background zeroing starts below LOW and
 /// stops at HIGH ready pages. FREE pages are left in the kernel's pool and unpromised. With
 /// provider kernel they are the same pages: READY, ZEROING and ZEROABLE ones are free. Of a loan,
-/// PID and COMMAND are the process that asked for it and UNIT its control group; HOLE are pages
+/// PID and COMMAND are the process that asked for it and UNIT its control group; UNBACKED are pages
 /// that the borrower's faults fill. Users that may only borrow see these of their own loans.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -39,12 +39,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let status = args.daemon.connect()?.status()?;
-    args.form.print(&Report(status))?;
+    args.form.print(&StatusReport(status))?;
     Ok(Exit::Done)
 }
 
 #[derive(Debug)]
-struct Report(Status);
+struct StatusReport(Status);
 
 /// Something of a user's with the user's name, as this machine has it.
 #[derive(Debug, Serialize)]
@@ -54,10 +54,10 @@ struct Named<'a, T> {
     of: &'a T,
 }
 
-impl Serialize for Report {
+impl Serialize for StatusReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Status { provider, kernel, version, pid, pools, levels, loans, users, .. } = &self.0;
-        let Status { workers, paused_by_pressure, fresh_because, drained, tree, .. } = &self.0;
+        let Status { workers, paused_by_pressure, fresh_reason, drained, tree, .. } = &self.0;
         let Status { unknown_files, counters, .. } = &self.0;
         let name = loans::name_of;
         let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
@@ -73,7 +73,7 @@ impl Serialize for Report {
         fields.serialize_field("users", &users)?;
         fields.serialize_field("workers", workers)?;
         fields.serialize_field("paused_by_pressure", paused_by_pressure)?;
-        fields.serialize_field("fresh_because", fresh_because)?;
+        fields.serialize_field("fresh_reason", fresh_reason)?;
         fields.serialize_field("drained", drained)?;
         fields.serialize_field("tree", tree)?;
         fields.serialize_field("unknown_files", unknown_files)?;
@@ -82,10 +82,10 @@ impl Serialize for Report {
     }
 }
 
-impl Record for Report {
+impl Record for StatusReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let Status { version, pid, pools, loans, users, workers, .. } = &self.0;
-        let Status { paused_by_pressure, fresh_because, unknown_files, counters, .. } = &self.0;
+        let Status { paused_by_pressure, fresh_reason, unknown_files, counters, .. } = &self.0;
         let paused = match (self.0.drained, *paused_by_pressure) {
             (true, _) => ", drained",
             (false, true) => ", paused by cpu pressure",
@@ -94,15 +94,15 @@ impl Record for Report {
         writeln!(
             out,
             "prezero {version}, provider {}, pid {pid}, workers {workers}{paused}",
-            provider::of(&self.0)
+            provider::describe(&self.0)
         )?;
         writeln!(out)?;
         pool_table(out, pools)?;
         pools::sizes(out, pools)?;
-        lingering(out, pools)?;
+        draining(out, pools)?;
         reserved(out, pools)?;
-        pools::elastic(out, pools)?;
-        if let Some(reason) = fresh_because {
+        pools::resize(out, pools)?;
+        if let Some(reason) = fresh_reason {
             writeln!(out)?;
             writeln!(out, "auto recycles fresh: {reason}")?;
         }
@@ -128,29 +128,29 @@ impl Record for Report {
             "since start: {} loans ({} kept), {} lent ready, {} not ready, {} refused, {} zeroed, {} given back, {} workers lost",
             counters.loans,
             counters.kept_loans,
-            counters.hit_bytes,
-            counters.miss_bytes,
+            counters.lent_ready_bytes,
+            counters.lent_unbacked_bytes,
             counters.refusals,
             counters.zeroed_bytes,
-            counters.given_back_bytes,
+            counters.released_bytes,
             counters.lost_workers,
         )
     }
 }
 
-/// By what pages linger, where any do.
-fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
-    let lingers: Vec<_> = pools.iter().filter(|pool| pool.lingering_pages > Pages(0)).collect();
-    if !lingers.is_empty() {
+/// By what pages are draining, where any do.
+fn draining(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
+    let draining: Vec<_> = pools.iter().filter(|pool| pool.draining_pages > Pages(0)).collect();
+    if !draining.is_empty() {
         writeln!(out)?;
     }
-    for pool in lingers {
+    for pool in draining {
         let (mapped, pinned) = (pool.mapped_pages, pool.pinned_pages);
-        let open = pool.lingering_pages.saturating_sub(mapped + pinned);
+        let open = pool.draining_pages.saturating_sub(mapped + pinned);
         let page = pool.page_size;
         writeln!(
             out,
-            "lingering, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open: `prezero holders` says by whom",
+            "draining, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open: `prezero holders` says by whom",
             pool.node
         )?;
     }
@@ -159,9 +159,9 @@ fn lingering(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
 
 /// The kernel's pools with free pages that are promised to other programs.
 fn reserved(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for pool in pools.iter().filter(|pool| pool.kernel_reserved_pages > Pages(0)) {
-        if told.insert((pool.node, pool.page_size.bytes())) {
+        if reported.insert((pool.node, pool.page_size.bytes())) {
             let (node, page) = (pool.node, pool.page_size);
             let reserved = count(pool.kernel_reserved_pages.0, "page");
             writeln!(out)?;
@@ -186,7 +186,7 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
         ("ZEROABLE", Right),
         ("LENT", Right),
         ("KEPT", Right),
-        ("LINGERING", Right),
+        ("DRAINING", Right),
         ("LOW", Right),
         ("HIGH", Right),
         ("MAX", Right),
@@ -201,7 +201,7 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
                 pool.zeroable_pages,
                 pool.lent_pages,
                 pool.kept_pages,
-                pool.lingering_pages,
+                pool.draining_pages,
                 pool.ready_low,
                 pool.ready_high,
             ];
@@ -232,7 +232,7 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
         ("AGE", Right),
         ("PAGE", Right),
         ("PAGES", Right),
-        ("HOLE", Right),
+        ("UNBACKED", Right),
         ("SIZE", Right),
         ("UNIT", Left),
     ];
@@ -252,7 +252,7 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
                 Pages(0) => loan.pages.to_string(),
                 grown => format!("{}+{grown}", loan.pages),
             },
-            loan.hole_pages.to_string(),
+            loan.unbacked_pages.to_string(),
             loans::size(loan.pages.0, loan.page_size.bytes()),
             loans::unit(loan.cgroup.as_deref()),
         ]
@@ -283,8 +283,8 @@ mod tests {
     use units::{Bytes, LeaseId, Node, PageSize, Uid};
     use wire::Counters;
 
-    fn report() -> Report {
-        Report(Status {
+    fn report() -> StatusReport {
+        StatusReport(Status {
             provider: wire::Provider::Stock,
             kernel: None,
             version: "0.1.0".into(),
@@ -299,7 +299,7 @@ mod tests {
                 ready_pages: Pages(8),
                 lent_pages: Pages(8),
                 kept_pages: Pages(0),
-                lingering_pages: Pages(0),
+                draining_pages: Pages(0),
                 mapped_pages: Pages(0),
                 pinned_pages: Pages(0),
                 blocks: 4,
@@ -310,7 +310,7 @@ mod tests {
                 kernel_free_pages: Pages(2),
                 kernel_reserved_pages: Pages(0),
                 sizes: Vec::new(),
-                elastic: None,
+                resize: None,
             }],
             levels: Vec::new(),
             loans: vec![LoanStatus {
@@ -320,7 +320,7 @@ mod tests {
                 blocks: 1,
                 nodes: vec![Node(0)],
                 ready_pages: Pages(7),
-                hole_pages: Pages(1),
+                unbacked_pages: Pages(1),
                 age: Some(Duration::from_secs(90)),
                 pid: Some(77),
                 command: Some("qemu".into()),
@@ -335,11 +335,15 @@ mod tests {
             }],
             workers: 1,
             paused_by_pressure: true,
-            fresh_because: None,
+            fresh_reason: None,
             drained: false,
             tree: None,
             unknown_files: 0,
-            counters: Counters { loans: 1, hit_bytes: Bytes(8 << 30), ..Counters::default() },
+            counters: Counters {
+                loans: 1,
+                lent_ready_bytes: Bytes(8 << 30),
+                ..Counters::default()
+            },
         })
     }
 
@@ -350,10 +354,10 @@ mod tests {
             "\
 prezero 0.1.0, provider stock, pid 7, workers 1, paused by cpu pressure
 
-NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  LINGERING  LOW  HIGH  MAX  FREE
+NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  DRAINING  LOW  HIGH  MAX  FREE
    0    1G      8  fresh        8        0        16     8     0          0    8    16    -     2
 
-LEASE  USER  PID  COMMAND  OWNER  NODE  AGE  PAGE  PAGES  HOLE  SIZE  UNIT
+LEASE  USER  PID  COMMAND  OWNER  NODE  AGE  PAGE  PAGES  UNBACKED  SIZE  UNIT
     3  root   77  qemu     -         0   1m    1G      8     1    8G  vm.scope
 
 USER  LOANS  HELD  QUOTA
@@ -365,38 +369,38 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
     }
 
     #[test]
-    fn what_lingers_and_what_is_not_seen_is_said() {
-        let Report(mut status) = report();
-        status.pools[0].lingering_pages = Pages(6);
+    fn draining_and_unseen_pages_are_shown() {
+        let StatusReport(mut status) = report();
+        status.pools[0].draining_pages = Pages(6);
         status.pools[0].mapped_pages = Pages(1);
         status.pools[0].pinned_pages = Pages(3);
         status.pools[0].kernel_reserved_pages = Pages(1539);
-        status.fresh_because = Some("no BTF".into());
-        status.pools[0].elastic = Some(wire::ElasticStatus {
+        status.fresh_reason = Some("no BTF".into());
+        status.pools[0].resize = Some(wire::ResizeStatus {
             max_pages: Pages(64),
             total_pages: Pages(18),
-            grown_pages: Pages(16),
+            added_pages: Pages(16),
             held_pages: Some(Pages(18)),
             short_because: Some("memory".into()),
-            ..wire::ElasticStatus::default()
+            ..wire::ResizeStatus::default()
         });
-        let text = text(&Report(status));
+        let text = text(&StatusReport(status));
         assert!(
-            text.contains("\nlingering, node 0, 1G: 3 pinned, 1 mapped, 2 open: `prezero"),
+            text.contains("\ndraining, node 0, 1G: 3 pinned, 1 mapped, 2 open: `prezero"),
             "{text}"
         );
         assert!(text.contains("\nreserved, node 0, 1G: 1539 pages free"), "{text}");
-        let elastic = "\nelastic, node 0, 1G: the kernel's pool has 18G, 16G of it added by the daemon; 0 to 64G; somebody made it smaller: it stays within 18G until pages are added, or a reload; smaller than wanted: memory\n";
-        assert!(text.contains(elastic), "{text}");
+        let resize = "\nsize, node 0, 1G: the kernel's pool has 18G, 16G of it added by the daemon; 0 to 64G; somebody made it smaller: it stays within 18G until pages are added, or a reload; smaller than wanted: memory\n";
+        assert!(text.contains(resize), "{text}");
         assert!(text.contains("\nauto recycles fresh: no BTF\n"), "{text}");
     }
 
     #[test]
     fn a_loan_of_a_subordinate_that_has_grown_says_so() {
-        let Report(status) = report();
+        let StatusReport(status) = report();
         let uid = 4_000_000_001;
         let loan = LoanStatus { uid: Uid(uid), grown_pages: Pages(375), ..status.loans[0].clone() };
-        let text = text(&Report(Status { loans: vec![loan], ..status }));
+        let text = text(&StatusReport(Status { loans: vec![loan], ..status }));
         assert!(text.contains("4000000001 of root") && text.contains(" 8+375 "), "{text}");
     }
 
@@ -409,7 +413,7 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
         };
         assert_eq!(names(&json), names(&wire));
         assert_eq!(json["pools"][0]["ready_pages"], 8);
-        assert_eq!(json["counters"]["hit_bytes"], 8_u64 << 30);
+        assert_eq!(json["counters"]["lent_ready_bytes"], 8_u64 << 30);
         assert_eq!(
             (&json["loans"][0]["user"], &json["loans"][0]["pid"]),
             (&"root".into(), &77.into())

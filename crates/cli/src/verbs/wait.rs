@@ -12,10 +12,10 @@ use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record, pools, seconds};
-use crate::shared::{Daemon, Which};
+use crate::shared::{Daemon, WhichPages};
 
 /// How often is looked: a status costs the daemon 0.1 ms.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wait until memory is ready
 ///
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    which: Which,
+    which: WhichPages,
     /// The amount to wait for, as in 64G
     #[arg(long, value_name = "SIZE")]
     ready: Option<Bytes>,
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         if args.timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
             return Err(Failure::new(Exit::NotEnough, format!("{missing}: waited long enough")));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Err(Failure::interrupted())
 }

@@ -10,7 +10,7 @@ use wire::{Level, WatchReply};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::{Daemon, Which};
+use crate::shared::{Daemon, WhichPages};
 
 /// Report how many pages are ready: on every change, or when they fall below a threshold
 ///
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    which: Which,
+    which: WhichPages,
     /// Report only when fewer pages than this are ready
     #[arg(long, value_name = "PAGES")]
     below: Option<u64>,
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (node, page_size) = (args.which.get().node(), args.which.get().page_size);
     let client = args.daemon.connect()?;
     for reply in client.watch(node, page_size, args.below.map(Pages), args.interval)? {
-        args.form.print_next(&Report { time: now(), reply: reply? })?;
+        args.form.print_next(&WatchReport { time: now(), reply: reply? })?;
         if args.once {
             return Ok(Exit::Done);
         }
@@ -60,14 +60,14 @@ fn now() -> f64 {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct WatchReport {
     /// When it came, in seconds since 1970: what makes a history that `prezero plan` reads.
     time: f64,
     #[serde(flatten)]
     reply: WatchReply,
 }
 
-impl Record for Report {
+impl Record for WatchReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         for level in &self.reply.levels {
             let Level { node, page_size, ready_pages, zeroable_pages, zeroing_pages, lent_pages } =
@@ -98,7 +98,7 @@ mod tests {
             lent_pages: Pages(0),
         };
         let reply = WatchReply { levels: vec![level(Node(0)), level(Node(1))] };
-        let report = Report { time: 0.0, reply };
+        let report = WatchReport { time: 0.0, reply };
         let line = |node| format!("node {node} 2M: 3 ready, 1 zeroing, 2 zeroable, 0 lent\n");
         assert_eq!(text(&report), line(0) + &line(1));
     }

@@ -15,12 +15,12 @@ use units::{Bytes, Domain, Node, PageSize, Pages};
 use wire::PoolStatus;
 use worker::context::allowed_cpus;
 use worker::{
-    Engine, Exit as Ended, Invocation, PageLimit, Stop, Summary, Unfinished, Work, Worker,
+    Engine, Exit as Ended, Invocation, PageLimit, Stop, Summary, Unfinished, WorkDone, Worker,
 };
 
 use crate::exit::{Failure, Outcome};
 use crate::output::{self, Form, Record, count, progress, rate, seconds};
-use crate::shared::{Daemon, Which};
+use crate::shared::{Daemon, WhichPages};
 
 /// Zero pages now, in this process's own scheduling and cgroup context
 ///
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 struct Asked {
     #[command(flatten)]
-    which: Which,
+    which: WhichPages,
     /// Threads (default: as many as this process may use CPUs)
     #[arg(short = 'j', long = "threads", value_name = "N")]
     threads: Option<usize>,
@@ -144,7 +144,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         stop: &stop,
     };
     if invocation.until_eof {
-        stop.at_end_of_input();
+        stop.stop_at_end_of_input();
     }
     if invocation.background {
         worker.run(&|_| ())?;
@@ -199,10 +199,10 @@ fn by_tree(
     pools: &[PoolStatus],
     invocation: &Invocation,
     stop: &Stop,
-) -> Result<Work, Failure> {
+) -> Result<WorkDone, Failure> {
     let begin = Instant::now();
     let device = Device::open_to_zero_at(&Path::new(tree).join("hugepagectl"))?;
-    let mut work = Work { threads: 1, ..Work::default() };
+    let mut work = WorkDone { threads: 1, ..WorkDone::default() };
     let meant = pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size));
     let domains: BTreeSet<_> = meant.map(|pool| (pool.node, pool.page_size)).collect();
     for (node, page_size) in domains {
@@ -220,11 +220,11 @@ fn by_tree(
 
 /// Why there was nothing to zero: a line for each node and page size that is meant.
 fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for pool in pools.iter().filter(|pool| invocation.which.fits(pool.node, pool.page_size)) {
-        let sums: &mut [Pages; 5] = told.entry((pool.node, pool.page_size)).or_default();
+        let sums: &mut [Pages; 5] = reported.entry((pool.node, pool.page_size)).or_default();
         let (free, promised) = (pool.kernel_free_pages, pool.kernel_reserved_pages);
-        let used = pool.lent_pages + pool.kept_pages + pool.lingering_pages;
+        let used = pool.lent_pages + pool.kept_pages + pool.draining_pages;
         let leave = sums[2].max(pool.leave_free);
         *sums = [free, promised, leave, sums[3] + pool.ready_pages, sums[4] + used];
     }
@@ -237,14 +237,14 @@ fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
             _ => format!("; {promised} free pages are promised to programs that have mapped them"),
         };
         format!(
-            "nothing to zero on node {node}, {page}: {ready} pages are ready, {used} lent, kept or lingering, \
+            "nothing to zero on node {node}, {page}: {ready} pages are ready, {used} lent, kept or draining, \
              {free} free in the kernel, where {leave} stay free{promised}"
         )
     };
-    if told.is_empty() {
+    if reported.is_empty() {
         return vec!["no pool has such pages: `prezero status` shows those there are".to_owned()];
     }
-    told.into_iter().map(line).collect()
+    reported.into_iter().map(line).collect()
 }
 
 /// The bytes that the bar counts to: the zeroable ones, or the requested ones if they are fewer.
@@ -349,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn one_line_says_what_was_done() {
-        let work = Work {
+    fn summary_is_one_line() {
+        let work = WorkDone {
             pages: 8,
             bytes: 8 << 30,
             blocks: 1,

@@ -10,7 +10,7 @@ use linux::Mapping;
 use units::{Bytes, Node, Owner, PageSize};
 use wire::{Hold, LendRequest};
 
-use super::{Failure, give, handle, prezero, run, text};
+use super::{CallFailure, give, handle, prezero, run, text};
 use crate::loan::Loan;
 
 /// In `prezero_request.node`: any node.
@@ -67,12 +67,12 @@ pub struct prezero_loan {
 
 /// # Safety
 /// `request` is null or a request with its true `size`.
-unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> {
+unsafe fn read(request: *const prezero_request) -> Result<LendRequest, CallFailure> {
     // SAFETY: the caller's contract; the size comes first in every version.
     let size = unsafe { request.cast::<u32>().as_ref() }
-        .ok_or_else(|| Failure::invalid("the request is null"))?;
+        .ok_or_else(|| CallFailure::invalid("the request is null"))?;
     if (*size as usize) < size_of::<prezero_request>() {
-        return Err(Failure::invalid("request.size is too small: use PREZERO_REQUEST_INIT"));
+        return Err(CallFailure::invalid("request.size is too small: use PREZERO_REQUEST_INIT"));
     }
     // SAFETY: not null and at least as large, by the caller's contract. A larger one is a later
     // version's with fields unknown to this one; they are checked for zeros below.
@@ -81,27 +81,28 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> 
     // SAFETY: the bytes behind, which `size` says are there.
     let tail = unsafe { std::slice::from_raw_parts(request.wrapping_add(1).cast::<u8>(), tail) };
     if tail.iter().any(|byte| *byte != 0) {
-        return Err(Failure::invalid("the request has fields that this version does not know"));
+        return Err(CallFailure::invalid("the request has fields that this version does not know"));
     }
     if known.flags & !(PREZERO_SINGLE | PREZERO_HELD_BY_MEMORY) != 0 {
-        return Err(Failure::invalid("request.flags has an unknown flag"));
+        return Err(CallFailure::invalid("request.flags has an unknown flag"));
     }
     let node = match known.node {
         PREZERO_ANY_NODE => None,
         node => Some(Node(
-            u32::try_from(node).map_err(|_| Failure::invalid("request.node is negative"))?,
+            u32::try_from(node).map_err(|_| CallFailure::invalid("request.node is negative"))?,
         )),
     };
     let page_size = match known.page_bytes {
         0 => None,
         bytes => Some(PageSize::new(bytes).ok_or_else(|| {
-            Failure::invalid("request.page_bytes is no page size: a power of two from 4096")
+            CallFailure::invalid("request.page_bytes is no page size: a power of two from 4096")
         })?),
     };
     // SAFETY: the caller's contract.
     let owner = unsafe { text(known.owner) }?;
     let parse = |name: &str| {
-        name.parse::<Owner>().map_err(|error| Failure::invalid(&format!("request.owner: {error}")))
+        name.parse::<Owner>()
+            .map_err(|error| CallFailure::invalid(&format!("request.owner: {error}")))
     };
     let owner = owner.map(parse).transpose()?;
     let keep = (known.keep_seconds > 0).then(|| Duration::from_secs(known.keep_seconds.into()));
@@ -119,8 +120,8 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, Failure> 
     })
 }
 
-/// Borrows memory. Never waits for zeroing: dirty parts come as a hole, which the kernel zeroes
-/// when the program touches it.
+/// Borrows memory. Never waits for zeroing: dirty parts come as an unbacked part, which the kernel
+/// zeroes when the program touches it.
 ///
 /// Returns 0 and a loan, or a negative errno: -EINVAL (a value is not allowed), -EACCES, -EDQUOT,
 /// -ENODEV (no such pages), -ENOMEM (too few), -EAGAIN (no answer in time).
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn prezero_lend(
         // SAFETY: the caller's contract.
         let request = unsafe { read(request) }?;
         if out.is_null() {
-            return Err(Failure::invalid("the place for a result is null"));
+            return Err(CallFailure::invalid("the place for a result is null"));
         }
         let loan = connection.client.lend(&request)?;
         let loan = Box::new(prezero_loan { loan, mapping: None });
@@ -175,8 +176,8 @@ pub unsafe extern "C" fn prezero_map(
     })
 }
 
-/// Returns a loan: unmaps what prezero_map() mapped and closes its descriptors. It ends when no
-/// duplicate and no other mapping is left in any process. Null is allowed.
+/// Returns a loan: unmaps what prezero_map() mapped and closes its descriptors. It ends with the
+/// last duplicate and the last mapping in any process. Null is allowed.
 ///
 /// # Safety
 /// `loan` is null or a loan; the loan and its memory are not used again.
@@ -273,7 +274,7 @@ pub unsafe extern "C" fn prezero_loan_part(
             .loan
             .parts()
             .nth(index)
-            .ok_or_else(|| Failure::invalid("the loan has fewer blocks"))?;
+            .ok_or_else(|| CallFailure::invalid("the loan has fewer blocks"))?;
         let part = prezero_part {
             fd: fd.as_raw_fd(),
             node: part.node.0,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The C library: `libprezero.so`, `prezero.h`.
 //!
-//! The same operations with the same names, nothing more. Every function that can fail returns 0 or
-//! a negative errno, and leaves a text for [`prezero_last_error`]. Nothing unwinds across the
-//! border: a panic becomes `-EIO`.
+//! The same operations with the same names. Every function that can fail returns 0 or a negative
+//! errno, and leaves a text for [`prezero_last_error`]. Nothing unwinds across the border: a panic
+//! becomes `-EIO`.
 //!
 //! # Safety
 //!
@@ -34,40 +34,40 @@ pub struct prezero {
     client: Client,
 }
 
-/// No errno is larger: the kernel's MAX_ERRNO.
-const MOST_ERRNO: c_int = 4095;
+/// The largest errno: the kernel's MAX_ERRNO.
+const MAX_ERRNO: c_int = 4095;
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
 /// What went wrong, for the C side.
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     errno: Errno,
     text: String,
 }
 
-impl Failure {
+impl CallFailure {
     pub(crate) fn invalid(text: &str) -> Self {
         Self { errno: Errno::INVAL, text: text.to_owned() }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallFailure {
     fn from(error: Error) -> Self {
         Self { errno: error.errno(), text: error.to_string() }
     }
 }
 
 /// Runs the body of a C function: its failure's errno, negative, and its text remembered.
-pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub(crate) fn run(body: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         let text = "a defect of the library, nothing was done: please report it".to_owned();
-        Err(Failure { errno: Errno::IO, text })
+        Err(CallFailure { errno: Errno::IO, text })
     });
     match result {
         Ok(()) => 0,
-        Err(Failure { errno, text }) => {
+        Err(CallFailure { errno, text }) => {
             // A text with a zero byte inside ends there.
             let text = text.split('\0').next().unwrap_or_default();
             let text = CString::new(text).unwrap_or_default();
@@ -82,31 +82,31 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
 ///
 /// # Safety
 /// It is null or ends with a zero byte, and stays as it is for the call.
-pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Failure> {
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, CallFailure> {
     if text.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's contract.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map(Some).map_err(|_| Failure::invalid("a text is not UTF-8"))
+    text.to_str().map(Some).map_err(|_| CallFailure::invalid("a text is not UTF-8"))
 }
 
 /// A handle of the program's.
 ///
 /// # Safety
 /// It is null or one that this library gave out, not yet taken back, and unused by other code now.
-pub(crate) unsafe fn handle<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
+pub(crate) unsafe fn handle<'a, T>(handle: *mut T) -> Result<&'a mut T, CallFailure> {
     // SAFETY: the caller's contract.
-    unsafe { handle.as_mut() }.ok_or_else(|| Failure::invalid("a handle is null"))
+    unsafe { handle.as_mut() }.ok_or_else(|| CallFailure::invalid("a handle is null"))
 }
 
 /// Writes a result.
 ///
 /// # Safety
 /// It is null or valid for writing.
-pub(crate) unsafe fn give<T>(out: *mut T, value: T) -> Result<(), Failure> {
+pub(crate) unsafe fn give<T>(out: *mut T, value: T) -> Result<(), CallFailure> {
     if out.is_null() {
-        return Err(Failure::invalid("the place for a result is null"));
+        return Err(CallFailure::invalid("the place for a result is null"));
     }
     // SAFETY: not null, and valid by the caller's contract.
     unsafe { out.write(value) };
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn prezero_connect(
             ms => Duration::from_millis(ms.into()),
         };
         if out.is_null() {
-            return Err(Failure::invalid("the place for a result is null"));
+            return Err(CallFailure::invalid("the place for a result is null"));
         }
         let client = Client::connect_within(path, timeout)?;
         // SAFETY: the caller's contract.
@@ -169,7 +169,7 @@ pub extern "C" fn prezero_last_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn prezero_strerror(result: c_int) -> *const c_char {
     // A program may ask about any number, and not each is an errno.
-    let is_errno = (-MOST_ERRNO..0).contains(&result);
+    let is_errno = (-MAX_ERRNO..0).contains(&result);
     let text = match is_errno.then(|| Errno::from_raw_os_error(-result)) {
         None if result >= 0 => c"done",
         Some(Errno::NOENT | Errno::CONNREFUSED) => {
@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_a_negative_errno_and_leaves_its_text() {
+    fn failure_is_a_negative_errno_and_leaves_its_text() {
         assert_eq!(text_of(prezero_last_error()), "");
         let mut connection = null_mut();
         // SAFETY: a text, and a place for a pointer.
         let result = unsafe { prezero_connect(c"/nowhere/socket".as_ptr(), 0, &mut connection) };
         assert_eq!((result, connection), (-Errno::NOENT.raw_os_error(), null_mut()));
-        let told = text_of(prezero_last_error());
-        assert!(told.contains("/nowhere/socket"), "{told}");
+        let reported = text_of(prezero_last_error());
+        assert!(reported.contains("/nowhere/socket"), "{reported}");
         // SAFETY: the call looks for null.
         let result = unsafe { prezero_connect(c"/nowhere/socket".as_ptr(), 0, null_mut()) };
         assert_eq!(result, -Errno::INVAL.raw_os_error());
@@ -246,8 +246,8 @@ mod tests {
             (Errno::PROTO, "one version"),
             (Errno::IO, "prezero_last_error()"),
         ] {
-            let told = text_of(prezero_strerror(-errno.raw_os_error()));
-            assert!(told.contains(part), "{errno}: {told}");
+            let reported = text_of(prezero_strerror(-errno.raw_os_error()));
+            assert!(reported.contains(part), "{errno}: {reported}");
         }
         for fine in [0, 1] {
             assert_eq!(text_of(prezero_strerror(fine)), "done");

@@ -8,9 +8,9 @@ use std::time::Duration;
 use units::{Node, PageSize, Pages};
 use wire::Level;
 
-use super::{Failure, give, handle, prezero, run, text};
+use super::{CallFailure, give, handle, prezero, run, text};
 use crate::DEFAULT_SOCKET;
-use crate::connection::{Client, Watch};
+use crate::connection::{Client, StatusWatch};
 
 /// The counts of one NUMA node and page size, in pages.
 #[allow(non_camel_case_types, reason = "the header's name")]
@@ -48,7 +48,7 @@ impl From<&Level> for prezero_level {
 #[allow(non_camel_case_types, reason = "the header's name")]
 #[derive(Debug)]
 pub struct prezero_watch {
-    watch: Watch,
+    watch: StatusWatch,
 }
 
 /// Fills in as many levels as there is room for, and says how many there are.
@@ -60,9 +60,9 @@ unsafe fn fill(
     levels: *mut prezero_level,
     room: usize,
     count: *mut usize,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     if levels.is_null() && room > 0 {
-        return Err(Failure::invalid("the place for a result is null"));
+        return Err(CallFailure::invalid("the place for a result is null"));
     }
     for (index, level) in all.iter().take(room).enumerate() {
         // SAFETY: within the room that the caller has.
@@ -118,11 +118,11 @@ pub unsafe extern "C" fn prezero_watch_open(
             0 => None,
             bytes => Some(
                 PageSize::new(bytes)
-                    .ok_or_else(|| Failure::invalid("page_bytes is no page size"))?,
+                    .ok_or_else(|| CallFailure::invalid("page_bytes is no page size"))?,
             ),
         };
         if out.is_null() {
-            return Err(Failure::invalid("the place for a result is null"));
+            return Err(CallFailure::invalid("the place for a result is null"));
         }
         let watch = Client::connect(path)?.watch(
             u32::try_from(node).ok().map(Node),
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn prezero_watch_next(
     run(|| {
         // SAFETY: the caller's contract.
         let watch = unsafe { handle(watch) }?;
-        let report = watch.watch.next().ok_or_else(|| Failure {
+        let report = watch.watch.next().ok_or_else(|| CallFailure {
             errno: rustix::io::Errno::CONNRESET,
             text: "the daemon is gone: connect again".to_owned(),
         })?;

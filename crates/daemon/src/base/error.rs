@@ -40,9 +40,9 @@ pub enum Error {
     },
     /// A pool of the kernel's that cannot be made larger.
     #[error(
-        "pool {domain}: reserve_max is for provider stock, and this one is {provider}: leave the reserve keys away, or use --set provider=stock"
+        "pool {domain}: size_max is for provider stock, and this one is {provider}: leave the reserve keys away, or use --set provider=stock"
     )]
-    NotElastic {
+    NotResizable {
         /// Whose it is.
         domain: units::Domain,
         /// The provider.
@@ -99,7 +99,7 @@ pub enum Error {
     TreeTaken(PathBuf),
     /// A worker that stood in for a writer failed.
     #[error("a worker did not do its work: {0}")]
-    Deputy(String),
+    DelegatedWorker(String),
     /// The order to keep nothing ready cannot be saved.
     #[error("{0}")]
     Drain(String),

@@ -30,7 +30,7 @@ pub(crate) const BACKLOG: i32 = -1;
 pub(crate) const OWNER_ONLY: u32 = 0o600;
 /// ... and of one that every user can reach: the peer's credentials decide about rights, so that a
 /// refusal can say why.
-pub(crate) const EVERYBODY: u32 = 0o666;
+pub(crate) const ALL_USERS_MODE: u32 = 0o666;
 const NO_SOCKET: &str = "a file that is no socket is there";
 
 /// Makes a directory that only the daemon's user can enter, if it is missing.
@@ -90,7 +90,7 @@ struct Place {
 
 impl Place {
     /// The place of that path; missing directories are made.
-    fn of(path: &Path) -> Result<Self> {
+    fn new(path: &Path) -> Result<Self> {
         let bad = |source| Error::Listen { path: path.to_owned(), source };
         let absolute = std::path::absolute(path).map_err(bad)?;
         let Some((dir, name)) = absolute.parent().zip(absolute.file_name()) else {
@@ -133,9 +133,9 @@ impl Place {
 /// A socket's name, removed when this is dropped: the next start would take one that is left behind
 /// for a crash's.
 #[derive(Debug)]
-pub(crate) struct Name(Place);
+pub(crate) struct SocketName(Place);
 
-impl Drop for Name {
+impl Drop for SocketName {
     fn drop(&mut self) {
         if let Err(error) = self.0.remove() {
             tracing::debug!(%error, name = %self.0.name.display(), "the socket was gone already");
@@ -146,21 +146,25 @@ impl Drop for Name {
 /// Leaves a socket to root and the members of a group: others cannot even connect.
 pub(crate) fn restrict(path: &Path, group: Option<u32>) -> Result<()> {
     let mode = if group.is_some() { 0o660 } else { OWNER_ONLY };
-    let given = Place::of(path)?.give(mode, group);
+    let given = Place::new(path)?.give(mode, group);
     given.map_err(|source| Error::Listen { path: path.to_owned(), source })
 }
 
 /// Binds the socket, to which those may connect whom `mode` lets, replacing one that no process
-/// listens at any more. Blocks for `patience` where one does.
+/// listens at any more. Blocks for `timeout` where one does.
 ///
 /// It is bound with a mode that lets in root and its owner. Then a descriptor of the socket gives
 /// it its own mode: a file that has taken the name by then keeps its mode.
-pub(crate) fn listen(path: &Path, mode: u32, patience: Duration) -> Result<(UnixListener, Name)> {
+pub(crate) fn listen(
+    path: &Path,
+    mode: u32,
+    timeout: Duration,
+) -> Result<(UnixListener, SocketName)> {
     let failed = |source: io::Error| Error::Listen { path: path.to_owned(), source };
-    let place = Place::of(path)?;
+    let place = Place::new(path)?;
     match place.open() {
         Ok((_, FileType::Socket)) => {
-            if is_served(path, patience)? {
+            if is_served(path, timeout)? {
                 return Err(Error::Running(path.to_owned()));
             }
             place.remove().map_err(|errno| failed(errno.into()))?;
@@ -180,7 +184,7 @@ pub(crate) fn listen(path: &Path, mode: u32, patience: Duration) -> Result<(Unix
         Ok::<_, Errno>(socket)
     };
     let socket = bound().map_err(|errno| failed(errno.into()))?;
-    let name = Name(place);
+    let name = SocketName(place);
     if mode != OWNER_ONLY {
         name.0.give(mode, None).map_err(failed)?;
     }
@@ -190,18 +194,18 @@ pub(crate) fn listen(path: &Path, mode: u32, patience: Duration) -> Result<(Unix
 /// Whether a socket is that of a process that lives on. A daemon that was killed while it started a
 /// worker leaves its socket to that one, until that has become another program: on a busy machine
 /// longer than a restart takes.
-fn is_served(path: &Path, patience: Duration) -> Result<bool> {
+fn is_served(path: &Path, timeout: Duration) -> Result<bool> {
     let failed = |error: Errno| Error::Listen { path: path.to_owned(), source: error.into() };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     loop {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let socket = socket.map_err(failed)?;
         match connect(&socket, &address) {
             Ok(()) => {
-                let patience = end.saturating_duration_since(Instant::now());
-                return Ok(!linux::peer::has_ended(&socket, patience)?);
+                let timeout = end.saturating_duration_since(Instant::now());
+                return Ok(!linux::peer::has_ended(&socket, timeout)?);
             }
             // Its queue is full, and the users of the connections are unknown.
             Err(Errno::AGAIN) if Instant::now() < end => sleep(Duration::from_millis(20)),
@@ -224,7 +228,7 @@ mod tests {
     fn a_socket_has_its_mode_and_its_name_is_removed_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("below/socket");
-        for wanted in [EVERYBODY, OWNER_ONLY] {
+        for wanted in [ALL_USERS_MODE, OWNER_ONLY] {
             let (listener, name) = listen(&path, wanted, Duration::ZERO).unwrap();
             assert_eq!(mode(&path), wanted);
             std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -239,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_a_sockets_place_changes_no_mode_of_what_it_leads_to() {
+    fn link_in_place_of_a_socket_keeps_its_targets_mode() {
         let dir = tempfile::tempdir().unwrap();
         let (path, secret) = (dir.path().join("socket"), dir.path().join("secret"));
         std::fs::write(&secret, "").unwrap();
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::symlink(&secret, &path).unwrap();
         assert!(matches!(restrict(&path, Some(0)), Err(Error::Listen { .. })));
-        assert!(matches!(listen(&path, EVERYBODY, Duration::ZERO), Err(Error::Listen { .. })));
+        assert!(matches!(listen(&path, ALL_USERS_MODE, Duration::ZERO), Err(Error::Listen { .. })));
         assert_eq!((mode(&secret), path.is_symlink()), (0o600, true));
     }
 }

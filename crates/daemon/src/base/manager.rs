@@ -19,8 +19,8 @@
 //!
 //! The one unsafe operation takes descriptors by number that the environment names
 //! (`sd_listen_fds`). No other code in this process owns them: the numbers were checked to be meant
-//! for this process id, [`Inherited::take`] hands each out once, and runs before the daemon opens
-//! anything.
+//! for this process id, [`InheritedSockets::take`] hands each out once, and runs before the daemon
+//! opens anything.
 #![expect(unsafe_code, reason = "inherited descriptors are known by number only")]
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the service manager handed over.
 #[derive(Debug, Default)]
-pub(crate) struct Inherited {
+pub(crate) struct InheritedSockets {
     /// The socket of a socket unit.
     pub(crate) listener: Option<UnixListener>,
     /// The same for agents.
@@ -59,7 +59,7 @@ pub(crate) struct Inherited {
     pub(crate) stored: BTreeMap<String, OwnedFd>,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// Takes the present ones; the second call finds none. Unknown ones are closed.
     pub(crate) fn take() -> Self {
         static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -116,21 +116,21 @@ impl Manager {
 
     /// The daemon serves, for the first time or with another configuration.
     pub(crate) fn ready(&self) {
-        tell(&[NotifyState::Ready]);
+        notify(&[NotifyState::Ready]);
     }
 
     /// The configuration is being read again. [`Manager::ready`] ends that.
     pub(crate) fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             // Without the time systemd 253 and newer takes the reload for failed.
-            Ok(now) => tell(&[NotifyState::Reloading, now]),
+            Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::warn!(%error, "cannot tell the service manager the time"),
         }
     }
 
     /// The daemon ends.
     pub(crate) fn stopping(&self) {
-        tell(&[NotifyState::Stopping]);
+        notify(&[NotifyState::Stopping]);
     }
 
     /// Has `fd` kept for the next daemon; one that is kept already is not kept twice.
@@ -145,7 +145,7 @@ impl Manager {
     pub(crate) fn tick(&mut self, status: impl FnOnce() -> String) {
         if self.watchdog.is_some_and(|limit| self.heard.elapsed() >= limit / 4) {
             self.heard = Instant::now();
-            tell(&[NotifyState::Watchdog]);
+            notify(&[NotifyState::Watchdog]);
         }
         if self.status_at.is_some_and(|at| at.elapsed() < STATUS_INTERVAL) {
             return;
@@ -153,15 +153,15 @@ impl Manager {
         self.status_at = Some(Instant::now());
         let status = status();
         if status != self.status {
-            tell(&[NotifyState::Status(&status)]);
+            notify(&[NotifyState::Status(&status)]);
             self.status = status;
         }
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
-    let told: io::Result<()> = sd_notify::notify(states);
-    if let Err(error) = told {
+fn notify(states: &[NotifyState<'_>]) {
+    let reported: io::Result<()> = sd_notify::notify(states);
+    if let Err(error) = reported {
         // Not fatal: who runs the daemon sees its log, and a watchdog that hears nothing acts.
         tracing::warn!(%error, ?states, "cannot tell the service manager");
     }

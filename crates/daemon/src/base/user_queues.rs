@@ -7,8 +7,8 @@
 //! CPU time. So they are called here for every file that a borrower has had. And giving pages back
 //! to the kernel takes 0.4 us for each, 50 ms for 256 GiB of 2 MiB pages.
 //!
-//! A lane has one thread while it has something to do, and a second longer. Its tasks are on disk
-//! first: a crash in between costs nothing.
+//! A user queue has one thread while it has something to do, and a second longer. Its tasks are on
+//! disk first: a crash in between costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,39 +18,41 @@ use tokio::sync::watch;
 use units::Uid;
 
 /// The user of the tasks: an account, or `None` for files that no borrower can have.
-pub(crate) type Lane = Option<Uid>;
+pub(crate) type UserQueue = Option<Uid>;
 
-/// The lane of names that a borrower has had and that are no loan any more: a process that still
-/// has the file may hold it up, while loans wait for the lane of `None`.
-pub(crate) const NOBODYS: Lane = Some(Uid(u32::MAX));
+/// The user queue of names that a borrower has had and that are no loan any more: a process that
+/// still has the file may hold it up, while loans wait for the user queue of `None`.
+pub(crate) const UNLENT_NAMES: UserQueue = Some(Uid(u32::MAX));
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The most lanes of users at a time; later ones share one.
-const MOST: usize = 256;
-/// The lane that they share.
-const SHARED: Lane = Some(Uid(u32::MAX));
+/// The most user queues of users at a time; later ones share one.
+const MAX_USER_QUEUES: usize = 256;
+/// The user queue that they share.
+const SHARED_QUEUE: UserQueue = Some(Uid(u32::MAX));
 /// How long a thread waits for the next task before it ends.
-const LINGER: Duration = Duration::from_secs(1);
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the end of a daemon waits for what its users hold up.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An event on a user's file that takes longer wakes thousands who wait for it. Without any it
 /// takes some microseconds.
-const WAKES_MANY: Duration = Duration::from_millis(1);
-/// The lane rests this multiple of the time: the kernel wakes the waiters with interrupts off.
-const REST: u32 = 9;
+const MAX_EVENT_PERIOD: Duration = Duration::from_millis(1);
+/// The user queue rests this multiple of the time: the kernel wakes the waiters with interrupts
+/// off.
+const PAUSE_FACTOR: u32 = 9;
 /// The longest rest.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+const MAX_PAUSE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Makes a call that is an event (inotify(7)) on a file that its user may watch. After an event
-/// that woke many waiters the lane rests: the user of the waiters waits, other users have CPUs.
+/// that woke many waiters the user queue rests: the user of the waiters waits, other users have
+/// CPUs.
 pub(crate) fn event<T>(act: impl FnOnce() -> T) -> T {
     let begin = cpu_time();
     let done = act();
     let took = cpu_time().saturating_sub(begin);
-    if took > WAKES_MANY {
-        std::thread::sleep((took * REST).min(LONGEST_REST));
+    if took > MAX_EVENT_PERIOD {
+        std::thread::sleep((took * PAUSE_FACTOR).min(MAX_PAUSE_PERIOD));
     }
     done
 }
@@ -61,14 +63,14 @@ fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// The tasks of each lane that has a thread.
-type Queues = BTreeMap<Lane, VecDeque<Task>>;
+/// The tasks of each user queue that has a thread.
+type Queues = BTreeMap<UserQueue, VecDeque<Task>>;
 
 #[derive(Debug)]
 struct Counts {
-    /// Tasks of no user's lane.
+    /// Tasks of no user's queue.
     ours: watch::Sender<usize>,
-    /// Tasks of all lanes.
+    /// Tasks of all user queues.
     all: watch::Sender<usize>,
 }
 
@@ -78,12 +80,12 @@ struct Inner {
     counts: Counts,
 }
 
-/// The lanes. See the module's documentation.
-pub(crate) struct Lanes(Arc<Inner>);
+/// The user queues. See the module's documentation.
+pub(crate) struct UserQueues(Arc<Inner>);
 
-impl std::fmt::Debug for Lanes {
+impl std::fmt::Debug for UserQueues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Lanes").field(&self.0.counts).finish()
+        f.debug_tuple("User queues").field(&self.0.counts).finish()
     }
 }
 
@@ -92,33 +94,37 @@ fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Lanes {
+impl UserQueues {
     pub(crate) fn new() -> Self {
         let counts = Counts { ours: watch::Sender::new(0), all: watch::Sender::new(0) };
         Self(Arc::new(Inner { queues: Mutex::default(), more: Condvar::new(), counts }))
     }
 
-    /// Adds a task behind those of its lane. Returns at once.
-    pub(crate) fn submit(&self, lane: Lane, task: impl FnOnce() + Send + 'static) {
+    /// Adds a task behind those of its user queue. Returns at once.
+    pub(crate) fn submit(&self, user_queue: UserQueue, task: impl FnOnce() + Send + 'static) {
         let mut queues = lock(&self.0.queues);
-        let is_new = !queues.contains_key(&lane);
-        let lane = if is_new && lane.is_some() && queues.len() > MOST { SHARED } else { lane };
-        self.0.counts.add(lane);
-        let has_thread = queues.contains_key(&lane);
-        queues.entry(lane).or_default().push_back(Box::new(task));
+        let is_new = !queues.contains_key(&user_queue);
+        let user_queue = if is_new && user_queue.is_some() && queues.len() > MAX_USER_QUEUES {
+            SHARED_QUEUE
+        } else {
+            user_queue
+        };
+        self.0.counts.add(user_queue);
+        let has_thread = queues.contains_key(&user_queue);
+        queues.entry(user_queue).or_default().push_back(Box::new(task));
         drop(queues);
         if has_thread {
             self.0.more.notify_all();
             return;
         }
         let inner = Arc::clone(&self.0);
-        let name = lane.map_or_else(|| "freeing".to_owned(), |uid| format!("user {uid}"));
-        let started = std::thread::Builder::new().name(name).spawn(move || inner.work(lane));
+        let name = user_queue.map_or_else(|| "freeing".to_owned(), |uid| format!("user {uid}"));
+        let started = std::thread::Builder::new().name(name).spawn(move || inner.work(user_queue));
         if let Err(error) = started {
             tracing::error!(%error, "a thread cannot be started: returned pages wait");
             // Its waiters look again: the files are where they were.
-            let dropped = lock(&self.0.queues).remove(&lane).unwrap_or_default();
-            dropped.iter().for_each(|_| self.0.counts.subtract(lane));
+            let dropped = lock(&self.0.queues).remove(&user_queue).unwrap_or_default();
+            dropped.iter().for_each(|_| self.0.counts.subtract(user_queue));
         }
     }
 
@@ -137,66 +143,66 @@ impl Lanes {
         *self.0.counts.all.borrow() > 0
     }
 
-    /// Keeps a lane busy until the returned value is dropped.
+    /// Keeps a user queue busy until the returned value is dropped.
     #[cfg(test)]
-    pub(crate) fn hold_up(&self, lane: Lane) -> std::sync::mpsc::Sender<()> {
+    pub(crate) fn hold_up(&self, user_queue: UserQueue) -> std::sync::mpsc::Sender<()> {
         let (release, released) = std::sync::mpsc::channel::<()>();
-        self.submit(lane, move || released.recv().unwrap_or_default());
+        self.submit(user_queue, move || released.recv().unwrap_or_default());
         release
     }
 
     /// Waits until all tasks are done, at most this long.
-    pub(crate) fn wait(&self, patience: Duration) {
-        let end = Instant::now() + patience;
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         while self.is_busy() && Instant::now() < end {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 }
 
-impl Drop for Lanes {
+impl Drop for UserQueues {
     /// Blocks until every page is free that no borrower holds up.
     fn drop(&mut self) {
         while *self.0.counts.ours.borrow() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.wait(PATIENCE);
+        self.wait(SHUTDOWN_TIMEOUT);
     }
 }
 
 impl Counts {
-    fn add(&self, lane: Lane) {
+    fn add(&self, user_queue: UserQueue) {
         self.all.send_modify(|count| *count += 1);
-        if lane.is_none() {
+        if user_queue.is_none() {
             self.ours.send_modify(|count| *count += 1);
         }
     }
 
-    fn subtract(&self, lane: Lane) {
+    fn subtract(&self, user_queue: UserQueue) {
         self.all.send_modify(|count| *count -= 1);
-        if lane.is_none() {
+        if user_queue.is_none() {
             self.ours.send_modify(|count| *count -= 1);
         }
     }
 }
 
 impl Inner {
-    /// A lane's thread.
-    fn work(&self, lane: Lane) {
+    /// A user queue's thread.
+    fn work(&self, user_queue: UserQueue) {
         let mut idle_since = Instant::now();
         let mut queues = lock(&self.queues);
         loop {
-            if let Some(task) = queues.get_mut(&lane).and_then(VecDeque::pop_front) {
+            if let Some(task) = queues.get_mut(&user_queue).and_then(VecDeque::pop_front) {
                 drop(queues);
                 task();
-                self.counts.subtract(lane);
+                self.counts.subtract(user_queue);
                 idle_since = Instant::now();
                 queues = lock(&self.queues);
                 continue;
             }
-            let left = LINGER.saturating_sub(idle_since.elapsed());
+            let left = IDLE_THREAD_TIMEOUT.saturating_sub(idle_since.elapsed());
             if left.is_zero() {
-                queues.remove(&lane);
+                queues.remove(&user_queue);
                 return;
             }
             let waited = self.more.wait_timeout(queues, left);
@@ -210,10 +216,10 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const SOON: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_lane_rests_after_an_event_that_wakes_many() {
+    fn user_queue_pauses_after_an_event_that_wakes_many() {
         let spin = |time| {
             let begin = cpu_time();
             while cpu_time() - begin < time {
@@ -221,60 +227,66 @@ mod tests {
             }
         };
         let begin = Instant::now();
-        event(|| spin(4 * WAKES_MANY));
-        assert!(begin.elapsed() >= 4 * WAKES_MANY * (REST + 1), "{:?}", begin.elapsed());
+        event(|| spin(4 * MAX_EVENT_PERIOD));
+        assert!(
+            begin.elapsed() >= 4 * MAX_EVENT_PERIOD * (PAUSE_FACTOR + 1),
+            "{:?}",
+            begin.elapsed()
+        );
         let begin = cpu_time();
         assert_eq!(event(|| 7), 7);
-        assert!(cpu_time() - begin < WAKES_MANY, "any other costs nothing");
+        assert!(cpu_time() - begin < MAX_EVENT_PERIOD, "any other costs nothing");
     }
 
     #[test]
-    fn a_user_who_holds_its_lane_up_holds_up_nobody_else() {
-        let lanes = Lanes::new();
-        let release = lanes.hold_up(Some(Uid(1)));
-        let (tell, told) = mpsc::channel();
-        for lane in [None, Some(Uid(2)), Some(Uid(1))] {
-            let tell = tell.clone();
-            lanes.submit(lane, move || tell.send(lane).expect("the test waits"));
+    fn user_that_blocks_its_queue_delays_no_other_user() {
+        let user_queues = UserQueues::new();
+        let release = user_queues.hold_up(Some(Uid(1)));
+        let (notify, reported) = mpsc::channel();
+        for user_queue in [None, Some(Uid(2)), Some(Uid(1))] {
+            let notify = notify.clone();
+            user_queues
+                .submit(user_queue, move || notify.send(user_queue).expect("the test waits"));
         }
-        let mut done = [told.recv_timeout(SOON), told.recv_timeout(SOON)].map(Result::unwrap);
+        let mut done = [reported.recv_timeout(TEST_TIMEOUT), reported.recv_timeout(TEST_TIMEOUT)]
+            .map(Result::unwrap);
         done.sort_unstable();
         assert_eq!(done, [None, Some(Uid(2))]);
-        assert!(told.try_recv().is_err(), "tasks of one lane are done in order");
+        assert!(reported.try_recv().is_err(), "tasks of one user queue are done in order");
         // A task is counted until its thread has come back from it.
-        let end = Instant::now() + SOON;
-        while *lanes.ours().borrow() > 0 {
-            assert!(Instant::now() < end, "nobody's lane has nothing to do");
+        let end = Instant::now() + TEST_TIMEOUT;
+        while *user_queues.ours().borrow() > 0 {
+            assert!(Instant::now() < end, "nobody's user queue has nothing to do");
             std::thread::yield_now();
         }
         drop(release);
-        assert_eq!(told.recv_timeout(SOON), Ok(Some(Uid(1))));
+        assert_eq!(reported.recv_timeout(TEST_TIMEOUT), Ok(Some(Uid(1))));
     }
 
     #[test]
-    fn the_end_waits_for_what_nobody_holds_up_and_not_for_ever_for_what_a_user_does() {
-        let lanes = Lanes::new();
-        let _release = lanes.hold_up(Some(Uid(1)));
-        let (tell, told) = mpsc::channel();
-        lanes.submit(None, move || {
+    fn shutdown_waits_for_the_shared_queue_and_briefly_for_users() {
+        let user_queues = UserQueues::new();
+        let _release = user_queues.hold_up(Some(Uid(1)));
+        let (notify, reported) = mpsc::channel();
+        user_queues.submit(None, move || {
             std::thread::sleep(Duration::from_millis(20));
-            tell.send(()).expect("the test listens");
+            notify.send(()).expect("the test listens");
         });
-        drop(lanes);
-        assert_eq!(told.try_recv(), Ok(()), "every page is free");
+        drop(user_queues);
+        assert_eq!(reported.try_recv(), Ok(()), "every page is free");
     }
 
     #[test]
     fn users_without_number_share_threads_and_all_are_served() {
-        let lanes = Lanes::new();
-        let (tell, told) = mpsc::channel();
-        for uid in 0..2 * u32::try_from(MOST).unwrap() {
-            let tell = tell.clone();
-            lanes.submit(Some(Uid(uid)), move || tell.send(uid).expect("the test waits"));
+        let user_queues = UserQueues::new();
+        let (notify, reported) = mpsc::channel();
+        for uid in 0..2 * u32::try_from(MAX_USER_QUEUES).unwrap() {
+            let notify = notify.clone();
+            user_queues.submit(Some(Uid(uid)), move || notify.send(uid).expect("the test waits"));
         }
-        for _ in 0..2 * MOST {
-            told.recv_timeout(SOON).unwrap();
+        for _ in 0..2 * MAX_USER_QUEUES {
+            reported.recv_timeout(TEST_TIMEOUT).unwrap();
         }
-        assert!(lock(&lanes.0.queues).len() <= MOST + 2);
+        assert!(lock(&user_queues.0.queues).len() <= MAX_USER_QUEUES + 2);
     }
 }

@@ -13,13 +13,13 @@ use super::Shell;
 
 /// Whether the daemon is drained, and the file that records it.
 #[derive(Debug)]
-pub(super) struct Draining {
+pub(super) struct DrainMode {
     marker: PathBuf,
     is_on: bool,
 }
 
-impl Draining {
-    pub(super) fn of(run_dir: &Path) -> Self {
+impl DrainMode {
+    pub(super) fn new(run_dir: &Path) -> Self {
         let marker = run_dir.join("drained");
         Self { is_on: marker.exists(), marker }
     }
@@ -48,28 +48,28 @@ impl Shell {
     /// # Errors
     /// Those of the file that records it. Then nothing is changed.
     pub(crate) fn drain(&mut self, on: bool) -> Result<Drained, Error> {
-        let marker = self.draining.marker.display().to_string();
+        let marker = self.drain_mode.marker.display().to_string();
         let failed = |error| Error::Failed { what: format!("{marker}: {error}") };
-        if on != self.draining.is_on() {
-            self.draining.set(on).map_err(failed)?;
+        if on != self.drain_mode.is_on() {
+            self.drain_mode.set(on).map_err(failed)?;
             tracing::info!("{}", if on { "is drained" } else { "is drained no more" });
         }
-        let given_back_bytes = if on { self.give_all_back() } else { Bytes(0) };
+        let released_bytes = if on { self.release_all() } else { Bytes(0) };
         self.changes.wake();
         let pools = self.status().pools;
         let sum = |of: fn(&PoolStatus) -> Pages| {
             pools.iter().map(|pool| of(pool).bytes(pool.page_size)).sum()
         };
         Ok(Drained {
-            given_back_bytes,
+            released_bytes,
             lent_bytes: sum(|pool| pool.lent_pages),
             kept_bytes: sum(|pool| pool.kept_pages),
-            lingering_bytes: sum(|pool| pool.lingering_pages),
+            draining_bytes: sum(|pool| pool.draining_pages),
         })
     }
 
-    pub(super) fn give_all_back(&mut self) -> Bytes {
-        let (bytes, _) = self.apply(|book| book.give_back(None, None, Pages(u64::MAX)));
+    pub(super) fn release_all(&mut self) -> Bytes {
+        let (bytes, _) = self.apply(|book| book.release(None, None, Pages(u64::MAX)));
         bytes
     }
 }

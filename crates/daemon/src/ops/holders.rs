@@ -24,18 +24,18 @@ use crate::peers::borrowers::LentFile;
 use crate::peers::rights::Rights;
 
 /// The size from which a loan is worth a line of the log.
-const LARGE: Bytes = Bytes(1 << 30);
+const MIN_LOGGED_LOAN: Bytes = Bytes(1 << 30);
 /// A loan that is over by then is not; and a program that borrows for another, as `prezero lend`
 /// does, is that other one.
-const SETTLED: Duration = Duration::from_secs(1);
+const LOG_DELAY_PERIOD: Duration = Duration::from_secs(1);
 /// For how long holders are looked for: half of what a client waits for its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Looks up the processes that have asked for loans, unless that is being done or was a moment ago:
 /// any number of requests make one look at a time and use a fifth of one CPU. Goes on if the caller
 /// is gone.
 async fn look(shell: &Shared) {
-    let Some(pids) = shell.borrow_mut().peers.borrowers.begin_look() else { return };
+    let Some(pids) = shell.borrow_mut().peers.borrowers.begin_lookup() else { return };
     let shell = Rc::clone(shell);
     let looked = spawn_local(async move {
         let (begin, roots) = (Instant::now(), shell.borrow().roots().clone());
@@ -45,7 +45,7 @@ async fn look(shell: &Shared) {
                 .collect()
         };
         let known = spawn_blocking(each).await.unwrap_or_default();
-        shell.borrow_mut().peers.borrowers.end_look(known, begin.elapsed());
+        shell.borrow_mut().peers.borrowers.end_lookup(known, begin.elapsed());
     });
     drop(looked.await);
 }
@@ -74,23 +74,23 @@ pub(crate) async fn describe(shell: &Shared, rights: &Rights, mut status: Status
 }
 
 /// Notes who asked for a loan, and writes a line about a large one, unless it is over in a moment.
-pub(crate) fn note(shell: &Shared, rights: &Rights, lent: &Lent) {
-    shell.borrow_mut().note_borrower(lent.lease, rights.peer().pid);
+pub(crate) fn record(shell: &Shared, rights: &Rights, lent: &Lent) {
+    shell.borrow_mut().record_borrower(lent.lease, rights.peer().pid);
     let bytes: Bytes = lent.parts.iter().map(|part| part.bytes).sum();
-    if bytes < LARGE {
+    if bytes < MIN_LOGGED_LOAN {
         return;
     }
     let ready: Bytes = lent.parts.iter().map(|part| part.ready_bytes).sum();
     let (shell, lease, uid) = (Rc::clone(shell), lent.lease, rights.uid());
     let page = Bytes(lent.page_size.bytes());
     spawn_local(async move {
-        sleep(SETTLED).await;
+        sleep(LOG_DELAY_PERIOD).await;
         let others = {
             let mut shell = shell.borrow_mut();
             if shell.peers.borrowers.pid(lease).is_none() {
                 return;
             }
-            let Some(others) = shell.peers.borrowers.may_tell() else { return };
+            let Some(others) = shell.peers.borrowers.log_budget() else { return };
             others
         };
         look(&shell).await;
@@ -120,7 +120,8 @@ impl Drop for Searching {
     }
 }
 
-/// The holders of the blocks of one loan, or of all. Waits at most [`PATIENCE`] and a process.
+/// The holders of the blocks of one loan, or of all. Waits at most [`SEARCH_TIMEOUT`] and a
+/// process.
 ///
 /// # Errors
 /// [`Error::NoSuchLease`], and [`Error::Failed`] while another search goes on.
@@ -136,7 +137,7 @@ pub(crate) async fn find(shell: &Shared, lease: Option<LeaseId>) -> Result<Holde
     let look = move || {
         let _searching = searching;
         let identities: Vec<_> = files.iter().map(|file| file.identity.clone()).collect();
-        let found = search(&roots, &identities, Instant::now() + PATIENCE);
+        let found = search(&roots, &identities, Instant::now() + SEARCH_TIMEOUT);
         report(&roots, &files, &found)
     };
     spawn_blocking(look).await.map_err(|_| failed("the search for holders ended early"))
@@ -147,7 +148,7 @@ fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
     let mut processes: BTreeMap<u32, Option<Process>> = BTreeMap::new();
     let mut lines: BTreeMap<(Option<LeaseId>, bool, Domain, u32, Held), Pages> = BTreeMap::new();
     let mut add = |file: &LentFile, pid: u32, how: Held| {
-        let line = lines.entry((file.lease, file.lingers, file.domain, pid, how)).or_default();
+        let line = lines.entry((file.lease, file.draining, file.domain, pid, how)).or_default();
         *line += file.pages;
     };
     let mut know =
@@ -165,12 +166,12 @@ fn report(roots: &Roots, files: &[LentFile], found: &Search) -> Holders {
             }
         }
     }
-    let holders = lines.into_iter().filter_map(|((lease, lingers, domain, pid, how), pages)| {
+    let holders = lines.into_iter().filter_map(|((lease, draining, domain, pid, how), pages)| {
         // One that has ended since holds no memory.
         let process = know(pid)?;
         Some(BlockHolder {
             lease,
-            lingers,
+            draining,
             node: domain.node,
             page_size: domain.page_size,
             pages,

@@ -14,7 +14,7 @@ use book::{Book, Learnt};
 use super::Shell;
 
 /// The most learning that a crash forgets: the file is 4 KiB, and written in 50 us.
-const WRITE_EVERY: Duration = Duration::from_secs(10);
+const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The file, and what it says.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Learning {
 impl Shell {
     /// Saves the learning since the last save, `now` or from time to time.
     pub(crate) fn keep_learnt(&mut self, now: bool) {
-        let is_early = || self.learning.at.is_some_and(|at| at.elapsed() < WRITE_EVERY);
+        let is_early = || self.learning.at.is_some_and(|at| at.elapsed() < WRITE_INTERVAL);
         if !now && (is_early() || self.learning.is_writing()) {
             return;
         }

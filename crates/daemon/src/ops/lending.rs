@@ -6,22 +6,22 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use book::block::StateName;
-use book::journal::MOST_OWNED;
+use book::journal::MAX_OWNED_CHARACTERS;
 use book::{Asked, Loan, Named, Refusal};
 use tokio_util::sync::CancellationToken;
 use units::{BlockId, Bytes, Domain, JobId, LeaseId, LoanName, Owner, PageSize, Pages, Uid};
 use wire::{Error as Refused, Hold, LendRequest};
 
 use super::effects::Made;
-use super::{Answer, Granted, Handover, Lease, Shell, failed};
+use super::{Granted, Handover, Lease, LoanStep, Shell, failed};
 use crate::base::error::{Error, Result};
 use crate::storage::kernel::Fill;
 
 /// A debug build checks the first and last bytes of 32 blocks of each loan.
-const VERIFIED: usize = 32;
+const MAX_VERIFIED_BLOCKS: usize = 32;
 
 /// Attempts at a loan when a process turns out to reach a block of it.
-const SUSPICIONS: usize = 4;
+const MAX_TRIES: usize = 4;
 
 impl Shell {
     /// A request with what the daemon knows of its caller, as the book takes it. `by_groups` is
@@ -53,7 +53,7 @@ impl Shell {
             request.single = true;
             return Ok(Asked { request, uid, account, quota: None, await_owner: true, named });
         }
-        self.peers.note_groups(account, by_groups);
+        self.peers.record_groups(account, by_groups);
         let quota = self.config.quota_for(account, by_groups);
         Ok(Asked { request, uid: caller, account, quota, await_owner: true, named: None })
     }
@@ -77,10 +77,10 @@ impl Shell {
         &mut self,
         asked: &Asked,
         borrower: (u32, u32),
-    ) -> Result<Result<Answer, Refusal>, wire::Error> {
+    ) -> Result<Result<LoanStep, Refusal>, wire::Error> {
         let is_named = asked.named.is_some();
         if let Some(found) = self.book.find(asked) {
-            return Ok(found.map(Answer::Found));
+            return Ok(found.map(LoanStep::Found));
         }
         if is_named || self.provider.shares_ready() {
             self.observed.expire();
@@ -91,13 +91,13 @@ impl Shell {
         }
         let lent = self.tried(|shell| shell.try_lend(asked, borrower));
         let lent = lent.map_err(|error| failed(&error))?;
-        let lent = lent.inspect_err(|refusal| self.note_refusal(asked, refusal));
-        Ok(lent.map(Answer::Granted))
+        let lent = lent.inspect_err(|refusal| self.record_refusal(asked, refusal));
+        Ok(lent.map(LoanStep::Granted))
     }
 
-    /// Tries until no other process reaches a block, [`SUSPICIONS`] times at most.
+    /// Tries until no other process reaches a block, [`MAX_TRIES`] times at most.
     fn tried<T>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
-        for _ in 1..SUSPICIONS {
+        for _ in 1..MAX_TRIES {
             match attempt(self) {
                 // Its blocks drain now. The next blocks may be unreachable.
                 Err(Error::Reached(block)) => tracing::warn!(%block, "a ready block was reached"),
@@ -119,11 +119,11 @@ impl Shell {
             self.book.growable(account).map(|b| (b.id(), b.pool().page_size)).collect();
         for (block, page_size) in blocks {
             match self.store.allocated(block, page_size) {
-                Ok(allocated) => self.book.note_growth(block, allocated),
+                Ok(allocated) => self.book.record_growth(block, allocated),
                 Err(error) => tracing::debug!(%error, %block, "cannot see what a file has"),
             }
         }
-        self.peers.note_measured(account, begin);
+        self.peers.record_measured(account, begin);
     }
 
     fn try_lend(
@@ -136,7 +136,7 @@ impl Shell {
             Ok(loan) => loan,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        self.note_grant(&loan);
+        self.record_grant(&loan);
         let lease = loan.lease;
         match self.hand_over(asked, loan, made, borrower) {
             Ok(granted) => Ok(Ok(granted)),
@@ -178,8 +178,8 @@ impl Shell {
         // The pages of unbacked parts stay reserved for the borrower until it maps them.
         for part in loan.parts.iter().filter(|part| part.ready < part.pages) {
             let domain = Domain { node: part.node, page_size: loan.page_size };
-            let hole = part.pages.saturating_sub(part.ready);
-            self.observed.unbacked.hand_out(part.block, domain, hole);
+            let unbacked = part.pages.saturating_sub(part.ready);
+            self.observed.unbacked.hand_out(part.block, domain, unbacked);
         }
         // Before any wait: the peer may go away during it.
         if by_memory {
@@ -204,7 +204,7 @@ impl Shell {
             made.into_iter().map(|made| (made.block, made.file)).collect();
         let mut blocks = Vec::with_capacity(loan.parts.len());
         // Of a loan of hundreds of blocks, other blocks each time: other calls wait meanwhile.
-        let verify_each = loan.parts.len().div_ceil(VERIFIED);
+        let verify_each = loan.parts.len().div_ceil(MAX_VERIFIED_BLOCKS);
         let verified_first = usize::try_from(loan.lease.0).unwrap_or_default() % verify_each.max(1);
         for (nth, part) in loan.parts.iter().enumerate() {
             let file = match made.remove(&part.block) {
@@ -239,7 +239,7 @@ impl Shell {
                     fills.extend(self.provider.fill(part.block, file.into(), domain, pages));
                     self.loans.begin_filling(part.block, pages);
                 }
-                Err(error) => tracing::warn!(%error, "a loan stays a hole"),
+                Err(error) => tracing::warn!(%error, "a loan stays an unbacked part"),
             }
         }
         fills
@@ -248,27 +248,27 @@ impl Shell {
     /// A loan's file has taken all the zeroed pages that it could.
     pub(crate) fn filled(&mut self, block: BlockId, filled: Pages) {
         let Some(planned) = self.loans.end_filling(block) else { return };
-        self.book.note_filled(block, planned, filled);
-        self.store.note_filled(block);
+        self.book.record_filled(block, planned, filled);
+        self.store.record_filled(block);
         self.observed.expire();
         self.changes.wake();
     }
 
     /// The making of page tables for a job's block, to wait for.
-    pub(crate) fn making_tables(&self, job: JobId) -> Option<crate::storage::tables::Making> {
-        self.store.making_tables(self.book.job(job)?.block()?)
+    pub(crate) fn tables_in_progress(&self, job: JobId) -> Option<crate::storage::tables::Making> {
+        self.store.tables_in_progress(self.book.job(job)?.block()?)
     }
 
     /// Whether enough pages for a request are in transit between users, the kernel and workers.
     pub(crate) fn may_come(&self, request: &LendRequest) -> bool {
-        let mut states = [StateName::Lingering, StateName::Zeroing].into_iter();
+        let mut states = [StateName::Draining, StateName::Zeroing].into_iter();
         let ending = self.loans.memory_held.closed();
         let is_anything_on_its_way = !ending.is_empty()
-            || self.store.lanes().is_busy()
+            || self.store.user_queues().is_busy()
             // A page between the kernel's pool and a file that is being filled is in neither.
             || self.loans.filling().next().is_some()
             || states.any(|state| self.book.in_state(state).next().is_some());
-        is_anything_on_its_way && self.book.may_be_served(request, &ending)
+        is_anything_on_its_way && self.book.can_be_served(request, &ending)
     }
 }
 
@@ -281,13 +281,13 @@ fn check_owner(request: &LendRequest, name: &LoanName) -> Result<(), Refused> {
         return Err(Refused::bad_value("owner", reason));
     }
     if !request.whole {
-        let reason = "keeps nothing of a file that has a hole: ask for the loan whole";
+        let reason = "keeps nothing of a file that has an unbacked part: ask for the loan whole";
         return Err(Refused::bad_value("owner", reason));
     }
     let length = owner.as_str().len() + name.as_str().len();
-    if length > MOST_OWNED {
+    if length > MAX_OWNED_CHARACTERS {
         let reason = format!(
-            "and the loan's name have {length} characters, more than the {MOST_OWNED} for which a \
+            "and the loan's name have {length} characters, more than the {MAX_OWNED_CHARACTERS} for which a \
              block's file name has room"
         );
         return Err(Refused::bad_value("owner", reason));

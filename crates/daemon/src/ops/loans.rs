@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
 use units::{BlockId, LeaseId, Pages};
 
-use crate::storage::memory_held::{Held, turn_about};
+use crate::storage::memory_held::{MemoryHeld, rotate};
 
 /// Loans that something goes on with.
 #[derive(Debug, Default)]
-pub(super) struct Loans {
+pub(super) struct LoanWork {
     /// Loans that last while their memory is open or mapped.
-    pub(super) memory_held: Held,
+    pub(super) memory_held: MemoryHeld,
     /// Files that are being filled, with the pages that they are to have.
     filling: BTreeMap<BlockId, Pages>,
     /// What cancels the making of loans by name.
     being_made: BTreeMap<LeaseId, CancellationToken>,
-    /// The lingering block that was looked at last.
+    /// The draining block that was looked at last.
     looked_at: Option<BlockId>,
 }
 
-impl Loans {
+impl LoanWork {
     /// A file takes this number of pages from the kernel from now on.
     pub(super) fn begin_filling(&mut self, block: BlockId, pages: Pages) {
         self.filling.insert(block, pages);
@@ -50,7 +50,7 @@ impl Loans {
     }
 
     /// Cancels the making of a loan. No-op for a loan that is made.
-    pub(super) fn stop_making(&self, lease: LeaseId) {
+    pub(super) fn cancel_fill(&self, lease: LeaseId) {
         if let Some(stop) = self.being_made.get(&lease) {
             stop.cancel();
         }
@@ -58,14 +58,14 @@ impl Loans {
 
     /// A loan has ended: cancels its making and forgets its files.
     pub(super) fn forget(&mut self, lease: LeaseId, blocks: &[BlockId]) {
-        self.stop_making(lease);
+        self.cancel_fill(lease);
         self.end_making(lease);
         self.filling.retain(|block, _| !blocks.contains(block));
     }
 
-    /// Of the lingering blocks, in order, those to look at now: at most `most`, others each time.
-    pub(super) fn next_to_look_at(&mut self, lingering: &[BlockId], most: usize) -> Vec<BlockId> {
-        let now = turn_about(lingering, self.looked_at, most);
+    /// Of the draining blocks, in order, those to look at now: at most `most`, others each time.
+    pub(super) fn next_to_look_at(&mut self, draining: &[BlockId], most: usize) -> Vec<BlockId> {
+        let now = rotate(draining, self.looked_at, most);
         self.looked_at = now.last().copied();
         now
     }

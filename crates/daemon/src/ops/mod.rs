@@ -9,7 +9,6 @@
 
 mod drain;
 mod effects;
-mod elastic;
 pub(crate) mod holders;
 mod learning;
 mod lending;
@@ -18,6 +17,7 @@ mod named;
 mod observing;
 mod peers;
 mod report;
+mod resize;
 mod returning;
 #[cfg(test)]
 pub(crate) mod testkit;
@@ -44,39 +44,39 @@ use tokio_util::sync::CancellationToken;
 use units::{Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 use wire::PoolChange;
 
-use self::drain::Draining;
+use self::drain::DrainMode;
 use self::learning::Learning;
-use self::loans::Loans;
+use self::loans::LoanWork;
 use self::observing::{Changes, Observed};
 use self::peers::Peers;
 use self::returning::MemoryErrors;
 use self::zeroing::WorkerStates;
 use crate::base::error::{Error, Result};
-use crate::base::user_queues::{Lanes, NOBODYS};
+use crate::base::user_queues::{UNLENT_NAMES, UserQueues};
 use crate::peers::metrics::Metrics;
 use crate::storage::kernel::Fill;
 use crate::storage::leases::{FoundLease, Leases};
-use crate::storage::provider::Provider;
+use crate::storage::provider::PoolProvider;
 use crate::storage::store::{Returned, Store, directory_name};
 
-pub(crate) use elastic::Sizes;
+pub(crate) use resize::PoolSizes;
 pub(crate) use waiting::Waiting;
 
 /// The daemon's state, shared by everything on its one thread.
 pub(crate) type Shared = Rc<RefCell<Shell>>;
 
-/// What lanes found out about returned blocks, for [`Shell::settled`].
+/// What user queues found out about returned blocks, for [`Shell::settled`].
 pub(crate) type ReturnedBlocks = mpsc::UnboundedReceiver<Returned>;
 
 /// How long a start waits for leases with holders that delay the look at them.
-const LEASES_PATIENCE: Duration = Duration::from_secs(2);
+const START_LEASES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a start waits until it knows what became of the blocks that it has found.
-const START_PATIENCE: Duration = Duration::from_millis(500);
+const START_BLOCKS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a loan that is held by its memory is left alone at first. Looking costs it the page
 /// tables that were made in advance, so that its client has this long to fault its pages in.
-const HELD_AGE: Duration = Duration::from_millis(250);
+const MIN_HELD_PERIOD: Duration = Duration::from_millis(250);
 
 /// A loan as its borrower gets it.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Granted {
 
 /// What came of a request.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum LoanStep {
     /// A new loan, to be made ready.
     Granted(Granted),
     /// The loan by that name is there: its agent may have forgotten, or died before it heard.
@@ -126,7 +126,7 @@ pub(crate) enum Answer {
 
 /// Work for a worker.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenJob {
     pub(crate) order: JobOrder,
     /// The block's file, where the job is on one.
     pub(crate) block: Option<OwnedFd>,
@@ -151,18 +151,18 @@ pub(crate) struct Shell {
     book: Book,
     store: Store,
     leases: Leases,
-    provider: Provider,
+    provider: PoolProvider,
     /// Whether this kernel grants leases on hugetlbfs.
     provable: bool,
     config: Config,
     roots: Roots,
     /// Where the control tree is mounted.
     pub(crate) tree: Option<PathBuf>,
-    draining: Draining,
+    drain_mode: DrainMode,
     learning: Learning,
     errors: MemoryErrors,
-    loans: Loans,
-    sizes: Sizes,
+    loans: LoanWork,
+    sizes: PoolSizes,
     pub(crate) observed: Observed,
     pub(crate) changes: Changes,
     pub(crate) peers: Peers,
@@ -205,15 +205,15 @@ impl Shell {
         mut stored: BTreeMap<String, OwnedFd>,
     ) -> Result<Started> {
         config.check()?;
-        let provider = Provider::choose(&config, plain, &roots)?;
+        let provider = PoolProvider::choose(&config, plain, &roots)?;
         let sizes = provider.check(&config, &roots)?;
         let changes = Changes::new();
         let freed = {
             let changes = changes.clone();
             move || changes.wake()
         };
-        let (tell, mut returned) = mpsc::unbounded_channel();
-        let mut store = Store::open(run_dir, plain, config.share_page_tables, freed, tell)?;
+        let (notify, mut returned) = mpsc::unbounded_channel();
+        let mut store = Store::open(run_dir, plain, config.share_page_tables, freed, notify)?;
         for page_size in sizes {
             store.add(page_size, stored.remove(&directory_name(page_size)))?;
         }
@@ -223,8 +223,8 @@ impl Shell {
         if !provable {
             tracing::warn!("this kernel grants no leases on hugetlbfs: every pool recycles fresh");
         }
-        let mut taken_over = leases.take_over(&store.lease_owners()?, store.lanes())?;
-        store.lanes().wait(LEASES_PATIENCE);
+        let mut taken_over = leases.take_over(&store.lease_owners()?, store.user_queues())?;
+        store.user_queues().wait(START_LEASES_TIMEOUT);
         let mut held = taken_over.held()?;
         let mut book = provider.book(&config, provable)?;
         book.number_from(boot_micros());
@@ -240,11 +240,11 @@ impl Shell {
             leases,
             provider,
             provable,
-            draining: Draining::of(run_dir),
+            drain_mode: DrainMode::new(run_dir),
             learning,
             errors: MemoryErrors::open(&roots),
-            loans: Loans::default(),
-            sizes: Sizes::of(run_dir, &roots),
+            loans: LoanWork::default(),
+            sizes: PoolSizes::load(run_dir, &roots),
             observed: Observed::new(roots.clone()),
             changes,
             peers: Peers::default(),
@@ -259,12 +259,12 @@ impl Shell {
         let known: Vec<_> = shell.book.leases().collect();
         for lease in held.keys().filter(|lease| !known.contains(lease)) {
             if let Some(forget) = shell.leases.remove(*lease) {
-                shell.store.lanes().submit(NOBODYS, forget);
+                shell.store.user_queues().submit(UNLENT_NAMES, forget);
             }
         }
         held.retain(|lease, _| known.contains(lease));
         shell.settle_some(usize::MAX);
-        shell.store.lanes().wait(START_PATIENCE);
+        shell.store.user_queues().wait(START_BLOCKS_TIMEOUT);
         while let Ok(block) = returned.try_recv() {
             shell.settled(block);
         }
@@ -295,7 +295,7 @@ impl Shell {
             );
         }
         self.config = config;
-        self.let_sizes_go();
+        self.lift_size_limits();
         self.observed.expire();
         self.changes.wake();
         Ok(())
@@ -303,7 +303,7 @@ impl Shell {
 
     /// The pools that are being filled, with what they have ready and want.
     pub(crate) fn filling(&self) -> BTreeMap<PoolKey, (Pages, Pages)> {
-        if self.draining.is_on() {
+        if self.drain_mode.is_on() {
             return BTreeMap::new();
         }
         self.book.filling()
@@ -326,24 +326,24 @@ impl Shell {
         &self.book
     }
 
-    pub(crate) fn provider(&self) -> &Provider {
+    pub(crate) fn provider(&self) -> &PoolProvider {
         &self.provider
     }
 
     /// The work queues of users' files: how many files are on their way to the kernel, and of
     /// those how many no user holds up.
-    pub(crate) fn queues(&self) -> &Lanes {
-        self.store.lanes()
+    pub(crate) fn queues(&self) -> &UserQueues {
+        self.store.user_queues()
     }
 
-    pub(crate) fn give_back(
+    pub(crate) fn release(
         &mut self,
         node: Option<Node>,
         page_size: Option<PageSize>,
         pages: Option<Pages>,
     ) -> Bytes {
         let pages = pages.unwrap_or(Pages(u64::MAX));
-        let (bytes, _) = self.apply(|book| book.give_back(node, page_size, pages));
+        let (bytes, _) = self.apply(|book| book.release(node, page_size, pages));
         self.observed.expire();
         bytes
     }
@@ -363,7 +363,7 @@ impl Shell {
             return Err(bad(reason));
         }
         self.book.configure(pool).map_err(|e| bad(e.to_string()))?;
-        self.let_sizes_go();
+        self.lift_size_limits();
         self.changes.wake();
         Ok(())
     }
@@ -375,7 +375,7 @@ impl Shell {
     }
 
     /// Records the borrower of a loan that was just granted, unless it has ended meanwhile.
-    pub(crate) fn note_borrower(&mut self, lease: LeaseId, pid: Option<u32>) {
+    pub(crate) fn record_borrower(&mut self, lease: LeaseId, pid: Option<u32>) {
         if self.book.has_lease(lease) {
             self.peers.borrowers.insert(lease, pid, since_boot());
         }
@@ -384,7 +384,7 @@ impl Shell {
     /// How many of its own workers should run now, and on which nodes.
     pub(crate) fn wanted_workers(&mut self) -> (u32, Vec<Node>) {
         self.observe();
-        if self.draining.is_on() {
+        if self.drain_mode.is_on() {
             return (0, Vec::new());
         }
         let wanted = self.book.wanted_workers(self.config.workers.max);

@@ -12,7 +12,7 @@ use units::{BlockId, Bytes, Domain, LeaseId, LoanName, PageSize, Pages};
 use wire::agent::Supply;
 
 use super::{Granted, Handover, Shell};
-use crate::storage::unbacked::Hole;
+use crate::storage::unbacked::Unbacked;
 
 impl Shell {
     /// Zeroes the pages that a `whole` loan lacks, in the daemon's own context.
@@ -39,18 +39,18 @@ impl Shell {
         let fill = |(part, file): (&LoanPart, &OwnedFd)| {
             let file = file.try_clone()?.into();
             let domain = Domain { node: part.node, page_size: loan.page_size };
-            Hole { file, domain, pages: part.pages, stop: stop.clone() }.fill()
+            Unbacked { file, domain, pages: part.pages, stop: stop.clone() }.fill()
         };
         lacking.map(fill).collect::<io::Result<_>>().map_err(failed)
     }
 
     /// A loan has all of its pages.
-    pub(crate) fn note_whole(&mut self, granted: &Granted) {
+    pub(crate) fn record_whole(&mut self, granted: &Granted) {
         let loan = &granted.handover.loan;
         let blocks: Vec<_> = loan.parts.iter().map(|part| part.block).collect();
         self.observed.unbacked.forget(&blocks);
-        self.book.note_whole(loan.lease);
-        blocks.into_iter().for_each(|block| self.store.note_filled(block));
+        self.book.record_whole(loan.lease);
+        blocks.into_iter().for_each(|block| self.store.record_filled(block));
         self.observed.expire();
     }
 
@@ -89,8 +89,8 @@ impl Shell {
     }
 
     /// Cancels the making of a loan, which ends within a page. No-op for a loan that is made.
-    pub(crate) fn stop_making(&self, lease: LeaseId) {
-        self.loans.stop_making(lease);
+    pub(crate) fn cancel_fill(&self, lease: LeaseId) {
+        self.loans.cancel_fill(lease);
     }
 
     /// Ends a loan by its name; `discard` drops its owner's content. `None`: there is no such loan;

@@ -11,17 +11,17 @@ use tokio::sync::watch;
 use units::{Counts, Domain, Node, Pages};
 
 use super::Shell;
-use super::unbacked::Holes;
+use super::unbacked::UnbackedParts;
 use crate::base::error::Result;
-use crate::storage::provider::{Meters, Provider};
+use crate::storage::provider::{Meters, PoolProvider};
 
 /// How old the kernel's counts may be when a loan or job relies on them. A read is three files of
 /// sysfs, about 10 us; a loan from ready memory needs none.
-const OBSERVE_EVERY: Duration = Duration::from_millis(20);
+const MAX_COUNTS_AGE_PERIOD: Duration = Duration::from_millis(20);
 
 /// How often the counts are read until no page was taken meanwhile. A page that was taken counts as
 /// missing twice, and a loan may be refused for it.
-const LOOKS: u32 = 8;
+const MAX_READS: u32 = 8;
 
 /// An event for each change of a count: watchers, waiting calls and maintenance subscribe to it.
 #[derive(Debug, Clone)]
@@ -52,12 +52,12 @@ pub(crate) struct Observed {
     /// The counts of each domain, from its last read that succeeded.
     counts: BTreeMap<Domain, Counts>,
     /// Pages of loans that the kernel has not promised yet.
-    pub(super) unbacked: Holes,
+    pub(super) unbacked: UnbackedParts,
 }
 
 impl Observed {
     pub(super) fn new(roots: Roots) -> Self {
-        let (meters, unbacked) = (Meters::new(roots), Holes::default());
+        let (meters, unbacked) = (Meters::new(roots), UnbackedParts::default());
         Self { meters, at: None, counts: BTreeMap::new(), unbacked }
     }
 
@@ -68,7 +68,7 @@ impl Observed {
 
     /// Whether the counts are young enough to rely on.
     pub(super) fn is_recent(&self) -> bool {
-        self.at.is_some_and(|at| at.elapsed() < OBSERVE_EVERY)
+        self.at.is_some_and(|at| at.elapsed() < MAX_COUNTS_AGE_PERIOD)
     }
 
     /// A domain's counts at the last look; empty after a failure.
@@ -77,7 +77,7 @@ impl Observed {
     }
 
     /// Reads a domain's counts, without remembering them.
-    pub(super) fn read(&mut self, provider: &Provider, domain: Domain) -> Result<Counts> {
+    pub(super) fn read(&mut self, provider: &PoolProvider, domain: Domain) -> Result<Counts> {
         provider.look(&mut self.meters, domain)
     }
 
@@ -126,7 +126,7 @@ impl Shell {
     /// all the time.
     fn look(&mut self, domain: Domain) -> (Pages, Counts) {
         let mut promised = self.promised(domain);
-        let mut looks = LOOKS;
+        let mut looks = MAX_READS;
         loop {
             // Promises before counts: a page that a job takes in between counts as taken twice, and
             // never as free.

@@ -13,7 +13,7 @@ use crate::peers::borrowers::Borrowers;
 
 /// Looking up the memory of a user's files takes at most 1/20 of the daemon's time: with 4096
 /// blocks at 1 us each, the next look is 80 ms later.
-pub(super) const MEASURE_SHARE: u32 = 20;
+pub(super) const MAX_MEASURE_TIME_SHARE: u32 = 20;
 
 /// Borrowers, and what bounds them.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Notes the quota of an account's groups.
-    pub(super) fn note_groups(&mut self, account: Uid, quota: Option<Bytes>) {
+    pub(super) fn record_groups(&mut self, account: Uid, quota: Option<Bytes>) {
         self.by_groups.insert(account, quota);
     }
 
@@ -53,8 +53,8 @@ impl Peers {
     }
 
     /// A measurement that began at `begin` has ended.
-    pub(super) fn note_measured(&mut self, account: Uid, begin: Instant) {
-        let pause = begin.elapsed() * MEASURE_SHARE;
+    pub(super) fn record_measured(&mut self, account: Uid, begin: Instant) {
+        let pause = begin.elapsed() * MAX_MEASURE_TIME_SHARE;
         self.next_measure.insert(account, Instant::now() + pause);
     }
 }

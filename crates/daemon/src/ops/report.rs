@@ -20,11 +20,11 @@ impl Shell {
         let kernel = |key: &PoolKey| self.observed.counts(key.domain());
         let pool = |key| {
             let status = self.book.pool_status(key, &kernel(&key))?;
-            Some(PoolStatus { elastic: self.elastic_status(key), ..status })
+            Some(PoolStatus { resize: self.resize_status(key), ..status })
         };
         let pools = self.book.pool_keys().filter_map(pool);
         let mut loans = self.book.loans();
-        self.peers.borrowers.tell(&mut loans, since_boot());
+        self.peers.borrowers.fill_in(&mut loans, since_boot());
         let users = self.users(&loans);
         Status {
             provider: self.provider.name(),
@@ -37,8 +37,8 @@ impl Shell {
             users,
             workers: self.workers.running,
             paused_by_pressure: self.workers.paused,
-            fresh_because: self.fresh_because(),
-            drained: self.draining.is_on(),
+            fresh_reason: self.fresh_reason(),
+            drained: self.drain_mode.is_on(),
             tree: self.tree.as_ref().map(|path| path.display().to_string()),
             unknown_files: self.store.unknown().unwrap_or_else(|error| {
                 tracing::warn!(%error, "cannot see what is on the mounts");
@@ -60,7 +60,7 @@ impl Shell {
     }
 
     /// Why pools recycle fresh that are to recycle as is best, in one line.
-    fn fresh_because(&self) -> Option<String> {
+    fn fresh_reason(&self) -> Option<String> {
         if !self.provider.recycles() {
             return None;
         }

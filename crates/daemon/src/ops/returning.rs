@@ -11,13 +11,13 @@ use linux::meminfo::MemoryMeter;
 use pins::Opened;
 use units::{BlockId, Bytes, LeaseId, Uid};
 
-use super::{HELD_AGE, Shell, boot_seconds};
+use super::{MIN_HELD_PERIOD, Shell, boot_seconds};
 use crate::peers::borrowers::LentFile;
 use crate::storage::store::Returned;
-use crate::storage::unmap_events::Watched;
+use crate::storage::unmap_events::WatchedBlocks;
 
 /// How often the daemon checks for memory errors of the kernel.
-const ERRORS_EVERY: Duration = Duration::from_secs(1);
+const MEMORY_ERROR_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Memory that the kernel had retired for errors at the last check.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl MemoryErrors {
 
     /// Whether another check is due.
     fn is_due(&mut self) -> bool {
-        let is_due = self.looked.is_none_or(|at| at.elapsed() >= ERRORS_EVERY);
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= MEMORY_ERROR_POLL_INTERVAL);
         if is_due {
             self.looked = Some(Instant::now());
         }
@@ -68,7 +68,7 @@ impl Shell {
     pub(crate) fn close_lease(&mut self, lease: LeaseId, end: Option<OwnedFd>) {
         if let Some(end) = end {
             let borrower = self.borrower_of(&self.book.lease_blocks(lease));
-            self.store.lanes().submit(borrower, move || drop(end));
+            self.store.user_queues().submit(borrower, move || drop(end));
         }
         if !self.loans.memory_held.close(lease) {
             self.end_lease(lease);
@@ -85,7 +85,7 @@ impl Shell {
     }
 
     /// The blocks that are watched.
-    pub(crate) fn watched(&self) -> &Watched {
+    pub(crate) fn watched(&self) -> &WatchedBlocks {
         self.store.watched()
     }
 
@@ -101,7 +101,7 @@ impl Shell {
                 let lease = part.lease;
                 !self.end_if_unheld(lease)
             }
-            Some(State::Lingering(_)) => {
+            Some(State::Draining(_)) => {
                 self.settle(block);
                 true
             }
@@ -114,7 +114,7 @@ impl Shell {
     fn end_if_unheld(&mut self, lease: LeaseId) -> bool {
         let mut unknown = Vec::new();
         for block in self.book.lease_blocks(lease) {
-            match self.store.opened_while_lent(block) {
+            match self.store.holders_while_lent(block) {
                 Some(Opened::Open) => return false,
                 Some(Opened::Named | Opened::Nobody) => {}
                 None => unknown.push(block),
@@ -163,7 +163,7 @@ impl Shell {
         self.peers.borrowers.remove(lease);
         let borrower = self.borrower_of(blocks);
         if let Some(forget) = self.leases.remove(lease) {
-            self.store.lanes().submit(borrower, forget);
+            self.store.user_queues().submit(borrower, forget);
         }
     }
 
@@ -188,9 +188,9 @@ impl Shell {
     /// identity.
     pub(crate) fn lent_files(&self, lease: Option<LeaseId>) -> Vec<LentFile> {
         let of = |block: &book::block::Block| {
-            let (part, lingers) = match block.state() {
+            let (part, draining) = match block.state() {
                 State::Lent(part) => (Some(part), false),
-                State::Lingering(part) => (part.as_ref(), true),
+                State::Draining(part) => (part.as_ref(), true),
                 _ => return None,
             };
             let its = part.map(|part| part.lease);
@@ -200,21 +200,21 @@ impl Shell {
             Some(LentFile {
                 lease: its,
                 uid: part.map(|part| part.uid),
-                lingers,
-                is_pinned: lingers && block.hold() == HeldBy::Pinned,
+                draining,
+                is_pinned: draining && block.hold() == HeldBy::Pinned,
                 domain: block.pool().domain(),
                 pages: block.pages(),
                 identity: self.store.identity(block.id()).ok()?,
             })
         };
-        let states = [StateName::Lent, StateName::Lingering];
+        let states = [StateName::Lent, StateName::Draining];
         states.into_iter().flat_map(|state| self.book.in_state(state)).filter_map(of).collect()
     }
 
     /// Begins the check of a draining block; [`settled`](Self::settled) takes the answer.
     pub(super) fn settle(&mut self, block: BlockId) {
-        let lingers = |b: &&book::block::Block| b.state_name() == StateName::Lingering;
-        let Some(lent) = self.book.block(block).filter(lingers).map(book::block::Block::pages)
+        let draining = |b: &&book::block::Block| b.state_name() == StateName::Draining;
+        let Some(lent) = self.book.block(block).filter(draining).map(book::block::Block::pages)
         else {
             return;
         };
@@ -242,9 +242,9 @@ impl Shell {
             return;
         }
         // A client can truncate its file, grow it, or punch holes into it.
-        self.book.note_memory(found.block, found.memory);
+        self.book.record_memory(found.block, found.memory);
         let settled = self.apply(|book| book.settle(found.block, found.reach, boot_seconds())).0;
-        if settled == Some(Settled::Lingering) {
+        if settled == Some(Settled::Draining) {
             // There is no event for a description that ended since the check.
             if self.store.watch(found.block, found.file) {
                 self.settle(found.block);
@@ -262,29 +262,29 @@ impl Shell {
     ///
     /// While a loan waits for pages, this includes the youngest loans that their memory holds.
     pub(crate) fn settle_some(&mut self, most: usize) -> usize {
-        let age = if self.peers.waiting.is_anybody() { Duration::ZERO } else { HELD_AGE };
+        let age = if self.peers.waiting.has_waiters() { Duration::ZERO } else { MIN_HELD_PERIOD };
         self.end_unheld(age, most);
-        self.see_pins();
+        self.update_pin_sizes();
         self.see_errors();
         if self.store.remove_again(most) {
             self.observed.expire();
             self.changes.wake();
         }
-        let lingering: Vec<_> = self.book.in_state(StateName::Lingering).map(|b| b.id()).collect();
-        let now = self.loans.next_to_look_at(&lingering, most);
+        let draining: Vec<_> = self.book.in_state(StateName::Draining).map(|b| b.id()).collect();
+        let now = self.loans.next_to_look_at(&draining, most);
         now.iter().for_each(|id| self.settle(*id));
-        lingering.len()
+        draining.len()
     }
 
     /// Has the free blocks checked within a second of another memory error.
     fn see_errors(&mut self) {
         if self.errors.have_grown() {
-            self.store.look_for_errors();
+            self.store.check_memory_errors();
         }
     }
 
     /// Tells the book the page sizes with visible pins, and measures the others again.
-    pub(super) fn see_pins(&mut self) {
+    pub(super) fn update_pin_sizes(&mut self) {
         self.book.see_pins_of(self.store.proofs().sizes());
         if self.provable && self.provider.recycles() {
             self.store.measure_again(self.book.misses_pins_of());
@@ -299,8 +299,8 @@ impl Shell {
 
     /// Releases blocks where the kernel's pool has fewer free pages than `leave_free`.
     pub(crate) fn relieve(&mut self) {
-        if self.draining.is_on() {
-            self.give_all_back();
+        if self.drain_mode.is_on() {
+            self.release_all();
         }
         self.apply(Book::relieve);
     }

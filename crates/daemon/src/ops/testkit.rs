@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 
 use book::block::{Reach, StateName};
 use book::config::Config;
-use book::{Asked, Refusal, Who};
+use book::{Asked, Refusal, Requester};
 use linux::{Mapping, Roots};
 use rustix::fs::{FallocateFlags, fallocate};
 use testkit::child::alone;
 use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
 use wire::{Hold, LendRequest};
 
-use super::{Answer, Granted, Handover, ReturnedBlocks, Shared, Shell};
-use crate::base::user_queues::Lane;
+use super::{Granted, Handover, LoanStep, ReturnedBlocks, Shared, Shell};
+use crate::base::user_queues::UserQueue;
 
 pub(crate) const SIZE: PageSize = PageSize::MIB_2;
 pub(crate) const HERE: Domain = Domain { node: Node(0), page_size: SIZE };
 
 /// Longer than anything here takes, on a machine that has other work.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A shell, and what it is to hear from its lanes.
+/// A shell, and what it is to hear from its user queues.
 pub(crate) struct Bed {
     pub(crate) shell: Shared,
     pub(crate) returned: ReturnedBlocks,
@@ -74,12 +74,12 @@ impl Bed {
 
     /// From now on the machine has this number of pages free besides the shell's own.
     pub(crate) fn has_free(&self, pages: u64) {
-        self.has_free_unseen(pages);
+        self.set_free_unobserved(pages);
         self.shell.borrow_mut().look_again();
     }
 
     /// The same, before the next look.
-    pub(crate) fn has_free_unseen(&self, pages: u64) {
+    pub(crate) fn set_free_unobserved(&self, pages: u64) {
         let text = format!("MemTotal: 0 kB\nMemFree: 0 kB\nMemAvailable: {} kB\n", pages * 2048);
         fs::write(self.dir.path().join("proc/meminfo"), text).expect("a file");
     }
@@ -89,7 +89,7 @@ impl Bed {
         for _ in 0..blocks {
             let mut shell = self.shell.borrow_mut();
             let (taken, _watch) =
-                shell.take_zeroing(Who::User, None, None).expect("a pipe").expect("work");
+                shell.take_zeroing(Requester::User, None, None).expect("a pipe").expect("work");
             let file = taken.block.expect("a block of its own");
             let (pages, length) = (taken.order.pages, taken.order.pages.bytes(SIZE).0);
             let nothing = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -112,8 +112,8 @@ impl Bed {
         let asked = self.ask(request.clone(), BORROWER);
         let answer = self.shell.borrow_mut().lend(&asked, (0, 0)).expect("no kernel in the way");
         answer.map(|answer| match answer {
-            Answer::Granted(granted) => granted,
-            Answer::Found(_) => panic!("{answer:?}"),
+            LoanStep::Granted(granted) => granted,
+            LoanStep::Found(_) => panic!("{answer:?}"),
         })
     }
 
@@ -135,19 +135,20 @@ impl Bed {
     /// Has all looked at that is returned, and the answers heard.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10 {
-            self.wait_for_lanes();
+            self.wait_for_user_queues();
             let Ok(found) = self.returned.try_recv() else { return };
             self.shell.borrow_mut().settled(found);
         }
         panic!("blocks are looked at again and again");
     }
 
-    /// The same until nothing lingers: what tells of the end of a mapping may be quicker than it.
+    /// The same until nothing is draining: what tells of the end of a mapping may be quicker than
+    /// it.
     pub(crate) fn settle_all(&mut self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIMEOUT;
         self.settle();
-        while self.count(StateName::Lingering) > 0 {
-            assert!(Instant::now() < end, "something lingers");
+        while self.count(StateName::Draining) > 0 {
+            assert!(Instant::now() < end, "something is draining");
             self.shell.borrow_mut().settle_some(9);
             self.settle();
         }
@@ -155,16 +156,16 @@ impl Bed {
 
     /// The same of blocks that are looked at once, as if that had come of it.
     pub(crate) fn settle_as(&mut self, reach: impl Fn() -> Reach) {
-        self.wait_for_lanes();
+        self.wait_for_user_queues();
         while let Ok(mut found) = self.returned.try_recv() {
             found.reach = reach();
             self.shell.borrow_mut().settled(found);
         }
     }
 
-    /// Waits until all lanes are idle.
-    pub(crate) fn wait_for_lanes(&self) {
-        self.shell.borrow().store.lanes().wait(PATIENCE);
+    /// Waits until all user queues are idle.
+    pub(crate) fn wait_for_user_queues(&self) {
+        self.shell.borrow().store.user_queues().wait(WAIT_TIMEOUT);
     }
 
     pub(crate) fn has(&self, lease: LeaseId) -> bool {
@@ -175,15 +176,15 @@ impl Bed {
         self.shell.borrow().book.in_state(state).count()
     }
 
-    /// Keeps a lane busy until the returned value is dropped.
-    pub(crate) fn hold_up(&self, lane: Lane) -> Sender<()> {
-        self.shell.borrow().store.lanes().hold_up(lane)
+    /// Keeps a user queue busy until the returned value is dropped.
+    pub(crate) fn hold_up(&self, user_queue: UserQueue) -> Sender<()> {
+        self.shell.borrow().store.user_queues().hold_up(user_queue)
     }
 
-    /// Waits until the shared lane is idle.
-    pub(crate) fn wait_for_ours(&self) {
+    /// Waits until the shared user queue is idle.
+    pub(crate) fn wait_for_shared_queue(&self) {
         let ours = self.shell.borrow().queues().ours();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIMEOUT;
         while *ours.borrow() > 0 {
             assert!(Instant::now() < end, "something is held up");
             std::thread::sleep(Duration::from_millis(1));

@@ -20,7 +20,7 @@ impl Waiting {
         Waits(Rc::clone(self))
     }
 
-    pub(crate) fn is_anybody(&self) -> bool {
+    pub(crate) fn has_waiters(&self) -> bool {
         self.loans.get() > 0
     }
 

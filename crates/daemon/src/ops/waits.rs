@@ -17,27 +17,27 @@ use units::{JobId, LeaseId, LoanName, Pages};
 use wire::{Error, Status};
 
 use crate::ops::watchers;
-use crate::ops::{Answer, Granted, Handover, Lease, Shared};
+use crate::ops::{Granted, Handover, Lease, LoanStep, Shared};
 use crate::peers::users::Place;
 use crate::storage::kernel::Fill;
 
 /// How long a loan waits for content that its owner's previous process still maps. An exiting
 /// process with hundreds of gigabytes takes seconds to unmap them.
-const FOR_OWNER: Duration = Duration::from_secs(2);
+const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unserved loan waits for pages in transit: returned pages before their last unmap,
 /// and pages of workers, where they suffice. Without it, a borrower that returns and borrows in a
 /// loop would be refused the memory that it had a moment ago.
-const FOR_TRANSIT: Duration = Duration::from_millis(500);
+const LOAN_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a status report waits for pages in transit to the kernel: 256 GiB of 2 MiB pages.
-const FOR_STATUS: Duration = Duration::from_millis(100);
+const STATUS_TIMEOUT: Duration = Duration::from_millis(100);
 /// The same for pages that users delay: a user that always does would delay every report.
-const FOR_USERS: Duration = Duration::from_millis(5);
+const USER_QUEUES_TIMEOUT: Duration = Duration::from_millis(5);
 /// How long a revocation waits for its memory to be free.
-const FOR_REVOKED: Duration = Duration::from_secs(1);
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of a request for a loan.
 #[derive(Debug)]
-pub(crate) enum Lent {
+pub(crate) enum NamedLoanStep {
     /// A new loan, with the descriptors for its borrower.
     Descriptors(Handover),
     /// A new loan that its name holds.
@@ -64,11 +64,11 @@ pub(crate) async fn lend(
     place: &Place,
     asked: &mut Asked,
     borrower: (u32, u32),
-) -> Result<Result<Lent, Refusal>, Error> {
+) -> Result<Result<NamedLoanStep, Refusal>, Error> {
     let begin = Instant::now();
     let mut granted = match until_granted(shell, place, asked, borrower, begin).await? {
-        Ok(Answer::Granted(granted)) => granted,
-        Ok(Answer::Found(held)) => return Ok(Ok(Lent::Found(held))),
+        Ok(LoanStep::Granted(granted)) => granted,
+        Ok(LoanStep::Found(held)) => return Ok(Ok(NamedLoanStep::Found(held))),
         Err(Refusal::NameBusy) => return Ok(Err(Refusal::NameBusy)),
         Err(refusal) => {
             shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
@@ -91,11 +91,11 @@ pub(crate) async fn lend(
     }?;
     let metrics = &shell.borrow().metrics;
     match &lent {
-        Lent::Descriptors(handover) => metrics.granted(&handover.loan, begin.elapsed()),
-        Lent::Named { held, ready, kept } => {
+        NamedLoanStep::Descriptors(handover) => metrics.granted(&handover.loan, begin.elapsed()),
+        NamedLoanStep::Named { held, ready, kept } => {
             metrics.granted_of(*kept, *ready, held.pages, begin.elapsed());
         }
-        Lent::Found(_) => {}
+        NamedLoanStep::Found(_) => {}
     }
     Ok(Ok(lent))
 }
@@ -107,7 +107,7 @@ async fn until_granted(
     asked: &mut Asked,
     borrower: (u32, u32),
     begin: Instant,
-) -> Result<Result<Answer, Refusal>, Error> {
+) -> Result<Result<LoanStep, Refusal>, Error> {
     let mut changes = shell.borrow().changes.subscribe();
     let mut waits = None;
     loop {
@@ -134,7 +134,7 @@ async fn wait_until(
 ) {
     drop(timeout_at(until, changes.changed()).await);
     place.turn().await;
-    asked.await_owner = Instant::now() < begin + FOR_OWNER;
+    asked.await_owner = Instant::now() < begin + OWNER_TIMEOUT;
 }
 
 /// The deadline for another attempt after a refusal.
@@ -145,15 +145,15 @@ fn worth_waiting(
     begin: Instant,
 ) -> Option<Instant> {
     match refusal {
-        Refusal::OwnerLingers => Some(begin + FOR_OWNER),
+        Refusal::OwnerDraining => Some(begin + OWNER_TIMEOUT),
         // Without prezero these pages would be free by now.
         Refusal::NotEnough { .. } => {
-            let until = begin + FOR_TRANSIT;
+            let until = begin + LOAN_WAIT_TIMEOUT;
             let waits = Instant::now() < until && shell.borrow().may_come(&asked.request);
             waits.then_some(until)
         }
         Refusal::NameBusy => {
-            let until = begin + FOR_OWNER;
+            let until = begin + OWNER_TIMEOUT;
             (Instant::now() < until).then_some(until)
         }
         Refusal::Size(_)
@@ -167,7 +167,11 @@ fn worth_waiting(
 
 /// Gets a loan's files their pages, all pages for a `whole` loan. Then puts a name on the loan, if
 /// a name is to hold it.
-async fn made_ready(shell: Shared, mut granted: Granted, whole: bool) -> Result<Lent, Error> {
+async fn made_ready(
+    shell: Shared,
+    mut granted: Granted,
+    whole: bool,
+) -> Result<NamedLoanStep, Error> {
     let filled = fill(&shell, &mut granted, whole).await;
     // From here to the rename there is no wait: a cancelled loan never gets its name.
     let filled = match filled {
@@ -182,15 +186,15 @@ async fn made_ready(shell: Shared, mut granted: Granted, whole: bool) -> Result<
         return Err(error);
     }
     if whole {
-        shell.borrow_mut().note_whole(&granted);
+        shell.borrow_mut().record_whole(&granted);
     }
     match granted.handover.lease {
-        Lease::Descriptor(_) => Ok(Lent::Descriptors(granted.handover)),
+        Lease::Descriptor(_) => Ok(NamedLoanStep::Descriptors(granted.handover)),
         Lease::Name => {
             let (ready, kept) = (granted.ready(), granted.handover.loan.kept);
             let held = shell.borrow_mut().hold_by_name(granted)?;
             shell.borrow().changes.wake();
-            Ok(Lent::Named { held, ready, kept })
+            Ok(NamedLoanStep::Named { held, ready, kept })
         }
     }
 }
@@ -208,7 +212,7 @@ async fn fill(shell: &Shared, granted: &mut Granted, whole: bool) -> Result<(), 
         // The kernel promises unbacked pages when they are mapped, and takes them when they are
         // filled. The pages of released blocks must be free by then.
         tokio::select! {
-            () = all_freed(shell) => {}
+            () = wait_until_all_freed(shell) => {}
             () = granted.stop.cancelled() => return Ok(()),
         }
     }
@@ -236,7 +240,7 @@ pub(crate) async fn return_by_name(
     name: &LoanName,
     discard: bool,
 ) -> Result<Option<bool>, Error> {
-    let until = Instant::now() + FOR_OWNER;
+    let until = Instant::now() + OWNER_TIMEOUT;
     let mut changes = shell.borrow().changes.subscribe();
     let mut stopped: Option<LeaseId> = None;
     loop {
@@ -246,7 +250,7 @@ pub(crate) async fn return_by_name(
             // Another call may have begun a new loan of that name, which this call must not end.
             (Some(found), Some(lease)) if found.lease != lease => return Ok(Some(true)),
             (Some(found), _) if found.is_pending => {
-                shell.borrow().stop_making(found.lease);
+                shell.borrow().cancel_fill(found.lease);
                 stopped = Some(found.lease);
             }
             (Some(_), _) => return shell.borrow_mut().return_by_name(name, discard),
@@ -260,7 +264,7 @@ pub(crate) async fn return_by_name(
 }
 
 /// Waits until all released pages are free: milliseconds per GiB of 2 MiB pages.
-pub(crate) async fn all_freed(shell: &Shared) {
+pub(crate) async fn wait_until_all_freed(shell: &Shared) {
     let mut freeing = shell.borrow().queues().ours();
     // The sender is gone only when its thread has ended: then there is no wait.
     drop(freeing.wait_for(|files| *files == 0).await);
@@ -269,15 +273,15 @@ pub(crate) async fn all_freed(shell: &Shared) {
 /// Waits until revoked pages are free, unless their users delay that.
 pub(crate) async fn revoked(shell: &Shared) {
     let mut in_transit = shell.borrow().queues().all();
-    drop(timeout(FOR_REVOKED, in_transit.wait_for(|tasks| *tasks == 0)).await);
+    drop(timeout(REVOKE_TIMEOUT, in_transit.wait_for(|tasks| *tasks == 0)).await);
 }
 
 /// The status, after pages in transit have arrived.
 pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
     let mut in_transit = shell.borrow().queues().all();
     if *in_transit.borrow() > 0 {
-        drop(timeout(FOR_STATUS, all_freed(shell)).await);
-        drop(timeout(FOR_USERS, in_transit.wait_for(|tasks| *tasks == 0)).await);
+        drop(timeout(STATUS_TIMEOUT, wait_until_all_freed(shell)).await);
+        drop(timeout(USER_QUEUES_TIMEOUT, in_transit.wait_for(|tasks| *tasks == 0)).await);
         // Another call that waited for the same pages must not report before calls of other peers.
         place.turn().await;
     }
@@ -287,7 +291,7 @@ pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
 /// Books a worker's report. First checks which processes reach the block, and waits at the end for
 /// its page tables, so that no client has to. `None` for an unknown job.
 pub(crate) async fn finish(shell: &Shared, job: JobId, done: Pages) -> Option<StateName> {
-    let tables = shell.borrow().making_tables(job);
+    let tables = shell.borrow().tables_in_progress(job);
     let look = shell.borrow().look_at_report(job);
     // Without an answer there is no proof.
     let seen = match look {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use book::block::{Reach, StateName};
-use book::{JobOrder, Who};
+use book::{JobOrder, Requester};
 use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
 use units::{JobId, Node, PageSize, Pages};
 use wire::Error;
 
-use super::{Shell, Taken, failed};
+use super::{Shell, TakenJob, failed};
 use crate::storage::store::Seen;
 
 /// Workers, as operations and reports see them.
@@ -46,17 +46,17 @@ impl Shell {
     /// is no work.
     pub(crate) fn take_zeroing(
         &mut self,
-        who: Who,
+        who: Requester,
         node: Option<Node>,
         page_size: Option<PageSize>,
-    ) -> Result<Option<(Taken, OwnedFd)>, wire::Error> {
-        if self.draining.is_on() {
+    ) -> Result<Option<(TakenJob, OwnedFd)>, wire::Error> {
+        if self.drain_mode.is_on() {
             return Ok(None);
         }
         let (watch, job) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|e| Error::Failed { what: format!("pipe2(O_CLOEXEC|O_NONBLOCK) = {e}") })?;
         self.observe();
-        if who == Who::Background {
+        if who == Requester::Background {
             self.book.wanted_workers(self.config.workers.max);
         }
         let taken = match self.apply(|book| book.take_zeroing(who, node, page_size)) {
@@ -79,7 +79,7 @@ impl Shell {
                 }
             },
         };
-        Ok(Some((Taken { order, block: block.map(OwnedFd::from), job }, watch)))
+        Ok(Some((TakenJob { order, block: block.map(OwnedFd::from), job }, watch)))
     }
 
     /// Begins the check which processes reach the block of a reported job. The result goes to
@@ -87,7 +87,7 @@ impl Shell {
     pub(crate) fn look_at_report(&self, job: JobId) -> Option<oneshot::Receiver<Seen>> {
         let block = self.book.job(job)?.block()?;
         match self.store.look_at_report(block) {
-            Ok(told) => Some(told),
+            Ok(reported) => Some(reported),
             Err(error) => {
                 tracing::warn!(%error, %block, "cannot tell who holds a block");
                 None
@@ -111,7 +111,7 @@ impl Shell {
         };
         match self.apply(|book| book.finish_zeroing(job, done, reach)).0 {
             Ok(Some((_, state))) => {
-                self.follow_up(&order, state == StateName::Lingering);
+                self.follow_up(&order, state == StateName::Draining);
                 Some(state)
             }
             Ok(None) => None,
@@ -131,9 +131,9 @@ impl Shell {
 
     /// After a job: checks its block if that drains. Without a block, the kernel's counts say how
     /// much is ready.
-    fn follow_up(&mut self, order: &JobOrder, lingers: bool) {
+    fn follow_up(&mut self, order: &JobOrder, draining: bool) {
         match order.block() {
-            Some(block) if lingers => self.settle(block),
+            Some(block) if draining => self.settle(block),
             Some(_) => {}
             None => self.look_again(),
         }

@@ -21,7 +21,7 @@ use units::Uid;
 
 /// Interval of looks at the file's time of change: programs that add users do not reload the
 /// daemon.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The numbers that users may use in their namespaces.
 #[derive(Debug, Default)]
@@ -43,10 +43,10 @@ pub(crate) struct Accounts {
 impl Accounts {
     /// Blocks until the file was read, with the names of the users in it.
     pub(crate) fn new(roots: Roots) -> Self {
-        Self::of_file(roots, Path::new("/etc/subuid"), LOOK_EVERY)
+        Self::from_file(roots, Path::new("/etc/subuid"), CHECK_INTERVAL)
     }
 
-    pub(crate) fn of_file(roots: Roots, file: &Path, look_every: Duration) -> Self {
+    pub(crate) fn from_file(roots: Roots, file: &Path, look_every: Duration) -> Self {
         let changed = Cell::new(last_change(file));
         let known = Arc::new(Mutex::new(Subordinates::read(file)));
         let next_look = Cell::new(Instant::now() + look_every);
@@ -164,7 +164,7 @@ mod tests {
     fn a_changed_file_is_read_again_and_a_missing_one_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("subuid");
-        let accounts = Accounts::of_file(Roots::default(), &file, Duration::ZERO);
+        let accounts = Accounts::from_file(Roots::default(), &file, Duration::ZERO);
         assert_eq!(accounts.of_number(100_001), 100_001);
         let becomes = |owner: u32| {
             let begun = Instant::now();
@@ -184,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("subuid");
         std::fs::write(&file, "1000:100000:65536\n").unwrap();
-        let accounts = Accounts::of_file(Roots::default(), &file, Duration::from_secs(3600));
+        let accounts = Accounts::from_file(Roots::default(), &file, Duration::from_secs(3600));
         std::fs::remove_file(&file).unwrap();
         assert_eq!(accounts.of_number(100_001), 1000, "as it was read at the start");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may do what: decided by the credentials the kernel reports for a socket's peer.
 //!
-//! A process may have 65,536 supplementary groups. At most [`peer::MOST_GROUPS`] are looked at, and
+//! A process may have 65,536 supplementary groups. At most [`peer::MAX_GROUPS`] are looked at, and
 //! none is kept: a connection has a [`Member`], a few words. The user and its primary group are
 //! known without them, so root is always served.
 
@@ -33,18 +33,18 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn of(config: &Config) -> Result<Self> {
+    pub(crate) fn from_config(config: &Config) -> Result<Self> {
         let first = config.lend_group.iter().map(|group| ("lend_group", group, config.quota));
         let more = config.lend_groups.iter();
         let more = more.map(|(group, quota)| ("lend_groups", group, Some(*quota)));
         let lenders = first.chain(more).map(|(field, group, quota)| {
-            Ok(Lender { field, group: Group::of(field, group)?, quota })
+            Ok(Lender { field, group: Group::resolve(field, group)?, quota })
         });
         let lenders = lenders.collect::<Result<_>>()?;
         let zero = config.zero_group.as_deref();
-        let zero = zero.map(|group| Group::of("zero_group", group)).transpose()?;
+        let zero = zero.map(|group| Group::resolve("zero_group", group)).transpose()?;
         let agent = config.agent.group.as_deref();
-        let agent = agent.map(|group| Group::of("agent.group", group)).transpose()?;
+        let agent = agent.map(|group| Group::resolve("agent.group", group)).transpose()?;
         let (quota, zero_trusted) = (config.quota, config.trust_zero_group);
         Ok(Self { lenders, quota, zero, zero_trusted, agent })
     }
@@ -60,7 +60,7 @@ impl Groups {
     }
 
     /// What a process of these groups may do as a member of them.
-    fn member(&self, gid: u32, more: &peer::Groups) -> Member {
+    fn member(&self, gid: u32, more: &peer::PeerGroups) -> Member {
         let is_in = |group: &Group| gid == group.gid || more.contains(group.gid);
         let mine = self.lenders.iter().filter(|lender| is_in(&lender.group));
         // None is no bound, and so the largest.
@@ -71,7 +71,7 @@ impl Groups {
             quota: quota.unwrap_or(self.quota),
             zeroes: self.zero.as_ref().is_some_and(is_in),
             lends_by_name: self.agent.as_ref().is_some_and(is_in),
-            is_cut: *more == peer::Groups::TooMany,
+            is_cut: *more == peer::PeerGroups::TooMany,
         }
     }
 }
@@ -93,7 +93,7 @@ struct Group {
 }
 
 impl Group {
-    fn of(field: &'static str, group: &str) -> Result<Self> {
+    fn resolve(field: &'static str, group: &str) -> Result<Self> {
         let gid = number(field, group)?;
         let known = nix::unistd::Group::from_gid(gid.into()).ok().flatten();
         Ok(Self { gid, name: known.map(|known| known.name) })
@@ -157,9 +157,13 @@ impl Rights {
     ///
     /// # Errors
     /// Those of asking the kernel for its groups; never of a master.
-    pub(crate) fn of(socket: impl AsFd, peer: Peer, groups: SharedGroups) -> linux::Result<Self> {
-        let more = match peer::Groups::of(socket) {
-            Err(_) if is_master(peer.uid) => peer::Groups::Known(Vec::new()),
+    pub(crate) fn from_peer(
+        socket: impl AsFd,
+        peer: Peer,
+        groups: SharedGroups,
+    ) -> linux::Result<Self> {
+        let more = match peer::PeerGroups::from_socket(socket) {
+            Err(_) if is_master(peer.uid) => peer::PeerGroups::Known(Vec::new()),
             more => more?,
         };
         let today = Rc::clone(&groups.borrow());
@@ -174,7 +178,7 @@ impl Rights {
     }
 
     /// The same of a connection that outlives this configuration.
-    pub(crate) fn of_connection(self, socket: &Rc<UnixStream>) -> Self {
+    pub(crate) fn with_connection(self, socket: &Rc<UnixStream>) -> Self {
         Self { socket: Rc::downgrade(socket), ..self }
     }
 
@@ -183,7 +187,10 @@ impl Rights {
         let mut known = self.member.borrow_mut();
         let today = self.groups.borrow();
         if !Rc::ptr_eq(&known.0, &today) {
-            let more = self.socket.upgrade().and_then(|socket| peer::Groups::of(&*socket).ok());
+            let more = self
+                .socket
+                .upgrade()
+                .and_then(|socket| peer::PeerGroups::from_socket(&*socket).ok());
             let member = more.map(|more| today.member(self.peer.gid, &more));
             *known = (Rc::clone(&today), member.unwrap_or_default());
         }
@@ -234,7 +241,7 @@ impl Rights {
         if self.member().is_cut {
             needed += &format!(
                 "; of your groups only the primary one counts, as there are more than {}",
-                peer::MOST_GROUPS
+                peer::MAX_GROUPS
             );
         }
         wire::Error::NotPermitted { uid: Uid(self.peer.uid), action: action.to_owned(), needed }

@@ -37,30 +37,30 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use units::Uid;
 
-use crate::base::user_queues::Lanes;
+use crate::base::user_queues::UserQueues;
 
 /// The most connections of all users but masters, and as many again of masters, if the limit on
 /// descriptors is no tighter. A connection takes one descriptor and about 10 KiB.
-const MOST: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 /// Each kind has at most this part of all descriptors: half of them remain for loans.
-const PART_OF_DESCRIPTORS: usize = 4;
+const MAX_DESCRIPTORS_SHARE: usize = 4;
 /// An ordinary user has at most this part of the connections.
-const PART_OF_CONNECTIONS: usize = 4;
+const MAX_CONNECTIONS_SHARE: usize = 4;
 
 /// How often is looked who else has news before a call of a user that has several waiting; else it
 /// is once. From its connection to its answer a lone call takes as many looks, so that it waits for
 /// one or two calls of a crowd. A look at nothing new costs 2 us.
-const LOOKS: usize = 8;
+const MAX_NEWS_CHECKS: usize = 8;
 
 /// A step of a connection that takes longer is followed by a rest of its user. A call takes 0.1 ms;
 /// one reply to a socket with 120,000 watchers took 12.
-const LONG: Duration = Duration::from_millis(1);
+const SLOW_CALL_PERIOD: Duration = Duration::from_millis(1);
 /// A user with long steps has one part in this number of the daemon's time.
-const PART: u32 = 10;
+const MAX_SLOW_TIME_SHARE: u32 = 10;
 /// For this long after a long call on a user's socket the next is made beside the daemon's thread:
 /// with rests alone, and 120,000 watchers, others waited up to 60 ms for one call in ten. A user
 /// with 3 million holds up others for 0.2 s, once in that time.
-const CROWDED: Duration = Duration::from_secs(600);
+const SLOW_SOCKET_PERIOD: Duration = Duration::from_secs(600);
 
 /// How many connections there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +73,10 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// The limits of a process that may have this number of descriptors.
-    pub(crate) fn of(descriptors: u64) -> Self {
-        let part = usize::try_from(descriptors).unwrap_or(usize::MAX) / PART_OF_DESCRIPTORS;
-        let all = part.clamp(PART_OF_CONNECTIONS, MOST);
-        Self { all, user: all / PART_OF_CONNECTIONS }
+    pub(crate) fn new(descriptors: u64) -> Self {
+        let part = usize::try_from(descriptors).unwrap_or(usize::MAX) / MAX_DESCRIPTORS_SHARE;
+        let all = part.clamp(MAX_CONNECTIONS_SHARE, MAX_CONNECTIONS);
+        Self { all, user: all / MAX_CONNECTIONS_SHARE }
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Users {
     /// By account and whether it is a master: a subordinate of the daemon's own user is none.
     table: RefCell<BTreeMap<(u32, bool), Rc<User>>>,
     /// Where calls on sockets are made that wake many.
-    lanes: Lanes,
+    user_queues: UserQueues,
 }
 
 #[derive(Debug, Default)]
@@ -138,7 +138,7 @@ impl Users {
             made_room: Cell::new(0),
             clock: Cell::new(0),
             table: RefCell::default(),
-            lanes: Lanes::new(),
+            user_queues: UserQueues::new(),
         })
     }
 
@@ -240,9 +240,9 @@ impl User {
     }
 
     /// Records a call on one of its sockets with this CPU time.
-    fn note_call(&self, spent: Duration) {
-        if spent >= LONG {
-            self.crowded.set(Some(Instant::now() + CROWDED));
+    fn record_call(&self, spent: Duration) {
+        if spent >= SLOW_CALL_PERIOD {
+            self.crowded.set(Some(Instant::now() + SLOW_SOCKET_PERIOD));
         }
     }
 }
@@ -263,14 +263,14 @@ impl<T> Aside<T> {
         let done = (&mut self.done).await;
         let (value, spent) = done.map_err(|_| io::Error::other("no thread for a user's socket"))?;
         self.user.charge(spent);
-        self.user.note_call(spent);
+        self.user.record_call(spent);
         Ok(value)
     }
 }
 
 /// How long a user rests after a step with this CPU time.
 pub(crate) fn rest_after(spent: Duration) -> Duration {
-    if spent >= LONG { spent * (PART - 1) } else { Duration::ZERO }
+    if spent >= SLOW_CALL_PERIOD { spent * (MAX_SLOW_TIME_SHARE - 1) } else { Duration::ZERO }
 }
 
 /// CPU time of this thread: what others take meanwhile is not its user's.
@@ -316,7 +316,7 @@ impl Place {
         let (_turn, looks) = match self.user.turn.try_lock() {
             Ok(turn) => (turn, 1),
             Err(_) if self.user.is_master => (self.user.turn.lock().await, 1),
-            Err(_) => (self.user.turn.lock().await, LOOKS),
+            Err(_) => (self.user.turn.lock().await, MAX_NEWS_CHECKS),
         };
         self.user.rest().await;
         for _ in 0..looks {
@@ -334,7 +334,7 @@ impl Place {
         let begin = cpu_time();
         let value = call();
         if !self.user.is_master {
-            self.user.note_call(cpu_time().saturating_sub(begin));
+            self.user.record_call(cpu_time().saturating_sub(begin));
         }
         value
     }
@@ -344,12 +344,12 @@ impl Place {
         &self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Aside<T> {
-        let (tell, done) = oneshot::channel();
-        self.users.lanes.submit(Some(Uid(self.uid)), move || {
+        let (notify, done) = oneshot::channel();
+        self.users.user_queues.submit(Some(Uid(self.uid)), move || {
             let begin = cpu_time();
             let value = call();
             // Later waits end at once.
-            drop(tell.send((value, cpu_time().saturating_sub(begin))));
+            drop(notify.send((value, cpu_time().saturating_sub(begin))));
         });
         Aside { done, user: Rc::clone(&self.user) }
     }

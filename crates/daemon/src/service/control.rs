@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use book::config::{Config, Metrics};
+use book::config::{Config, MetricsConfig};
 use linux::process;
 use tokio::signal::unix::Signal;
 
@@ -79,7 +79,7 @@ impl Control {
         Ok(())
     }
 
-    fn endpoint_of(&self, metrics: &Metrics) -> Result<Option<Endpoint>> {
+    fn endpoint_of(&self, metrics: &MetricsConfig) -> Result<Option<Endpoint>> {
         let roots = self.shell.borrow().roots().clone();
         let open = |at| Endpoint::open(at, metrics.hosts.clone(), roots, self.metrics());
         metrics.listen.as_ref().map(open).transpose()
@@ -115,10 +115,10 @@ impl Control {
         }
     }
 
-    /// Called whenever the house is kept.
+    /// Called whenever maintenance runs.
     pub(crate) fn tick(&self) {
         let mut log = self.log.borrow_mut();
-        log.tell(&self.shell);
+        log.log_changes(&self.shell);
         if let Some(manager) = self.manager.borrow_mut().as_mut() {
             manager.tick(|| log.status(&self.shell));
         }
@@ -145,14 +145,14 @@ impl Control {
     fn reload(&self) -> std::result::Result<(), String> {
         let source = self.source.as_ref().ok_or("it cannot be read again")?;
         let config = (source.0)()?;
-        let told = |error: crate::Error| error.to_string();
-        let groups = Rc::new(Groups::of(&config).map_err(told)?);
-        Settings::check(&config).map_err(told)?;
+        let reported = |error: crate::Error| error.to_string();
+        let groups = Rc::new(Groups::from_config(&config).map_err(reported)?);
+        Settings::check(&config).map_err(reported)?;
         let metrics = config.metrics.clone();
         let moved = self.shell.borrow().config().metrics.listen != metrics.listen;
         // What can fail comes first: an address that is taken refuses the whole configuration.
-        let endpoint = if moved { self.endpoint_of(&metrics).map_err(told)? } else { None };
-        self.shell.borrow_mut().reload(config).map_err(told)?;
+        let endpoint = if moved { self.endpoint_of(&metrics).map_err(reported)? } else { None };
+        self.shell.borrow_mut().reload(config).map_err(reported)?;
         let agents = groups.agent();
         self.groups.replace(groups);
         if let Some(path) = &self.agent_socket

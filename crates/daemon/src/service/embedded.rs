@@ -27,7 +27,7 @@ impl Embedded {
         let socket = options.socket.clone();
         let (stop, stopped) = oneshot::channel();
         let (listens, listening) = mpsc::channel();
-        let body = move || run(&event_loop()?, options, Until::Told { stopped, listens });
+        let body = move || run(&event_loop()?, options, Until::Requested { stopped, listens });
         let thread = std::thread::Builder::new()
             .name("prezero".to_owned())
             .spawn(body)

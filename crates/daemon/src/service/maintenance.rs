@@ -11,22 +11,23 @@ use crate::service::control::Control;
 use crate::tasks::workers::Workers;
 
 /// Poll interval when idle: the kernel does not signal changes of its free counts.
-const IDLE_TICK: Duration = Duration::from_millis(250);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The same where the kernel signals changes of its pool. CPU pressure, failed workers and lost
 /// events remain to be polled.
-const TOLD_TICK: Duration = Duration::from_secs(1);
+const NOTIFIED_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while the kernel's pool changes its size: new pages are zeroed meanwhile.
-const RESIZING_TICK: Duration = Duration::from_millis(20);
-/// First check of a draining block after its return. The interval doubles up to [`IDLE_TICK`].
-const FIRST_LOOK: Duration = Duration::from_millis(2);
+const RESIZE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// First check of a draining block after its return. The interval doubles up to
+/// [`IDLE_POLL_INTERVAL`].
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Blocks, loans and files that one pass checks, each 10 us. A user with more of them waits for its
 /// own, and delays no other user.
-const LOOKS: usize = 64;
+const MAX_CHECKS_PER_TURN: usize = 64;
 /// Maintenance takes at most one part in this many of the daemon's time.
-const SHARE: u32 = 5;
+const MAX_TIME_SHARE: u32 = 5;
 
 /// Changes after which the allocator holds memory that is worth releasing: 1.5 MiB after 4096 jobs.
-const WORTH_TRIMMING: u64 = 1000;
+const MIN_CHANGES_TO_TRIM: u64 = 1000;
 
 /// Releases the allocator's memory after a burst of changes.
 struct Trimming {
@@ -36,8 +37,8 @@ struct Trimming {
 
 impl Trimming {
     fn tend(&mut self, changes: u64) {
-        if changes == self.seen && changes - self.trimmed >= WORTH_TRIMMING {
-            linux::heap::give_back();
+        if changes == self.seen && changes - self.trimmed >= MIN_CHANGES_TO_TRIM {
+            linux::heap::trim();
             self.trimmed = changes;
         }
         self.seen = changes;
@@ -49,9 +50,13 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
     let mut changes = shell.borrow().changes.subscribe();
     let mut events = Events::default();
     let mut trimming = Trimming { trimmed: 0, seen: 0 };
-    let idle = if shell.borrow().provider().is_told() { TOLD_TICK } else { IDLE_TICK };
+    let idle = if shell.borrow().provider().is_notified() {
+        NOTIFIED_POLL_INTERVAL
+    } else {
+        IDLE_POLL_INTERVAL
+    };
     let waiting = shell.borrow().peers.waiting.clone();
-    let mut look = FIRST_LOOK;
+    let mut look = MIN_POLL_INTERVAL;
     let mut next = Instant::now();
     // The earliest time of the next pass.
     let mut earliest = next;
@@ -65,41 +70,42 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
                 if changed.is_err() {
                     return;
                 }
-                look = FIRST_LOOK;
-                sleep_until(earliest.max(Instant::now() + FIRST_LOOK)).await;
+                look = MIN_POLL_INTERVAL;
+                sleep_until(earliest.max(Instant::now() + MIN_POLL_INTERVAL)).await;
             }
         }
         let begin = Instant::now();
-        let (lingering, expiry, is_resizing) = {
+        let (draining, expiry, is_resizing) = {
             let mut shell = shell.borrow_mut();
-            let lingering = shell.settle_some(LOOKS);
+            let draining = shell.settle_some(MAX_CHECKS_PER_TURN);
             let expiry = shell.expire();
             shell.observe();
             shell.relieve();
-            let is_resizing = shell.tend_sizes();
+            let is_resizing = shell.resize_pools();
             shell.keep_learnt(false);
-            (lingering, expiry, is_resizing)
+            (draining, expiry, is_resizing)
         };
         events.tend(shell);
         workers.tend(shell);
         control.tick();
         trimming.tend(*changes.borrow_and_update());
         let mut wait = idle;
-        if lingering > 0 {
+        if draining > 0 {
             wait = look;
-            look = (look * 2).min(IDLE_TICK);
+            look = (look * 2).min(IDLE_POLL_INTERVAL);
         }
         if is_resizing {
-            wait = wait.min(RESIZING_TICK);
+            wait = wait.min(RESIZE_POLL_INTERVAL);
         }
         if let Some(second) = expiry {
-            wait = wait
-                .min(Duration::from_secs(second.saturating_sub(boot_seconds())).max(FIRST_LOOK));
+            wait = wait.min(
+                Duration::from_secs(second.saturating_sub(boot_seconds())).max(MIN_POLL_INTERVAL),
+            );
         }
-        if waiting.is_anybody() {
-            wait = FIRST_LOOK;
+        if waiting.has_waiters() {
+            wait = MIN_POLL_INTERVAL;
         }
-        earliest = Instant::now() + FIRST_LOOK.max(begin.elapsed() * (SHARE - 1));
+        earliest = Instant::now() + MIN_POLL_INTERVAL.max(begin.elapsed() * (MAX_TIME_SHARE - 1));
         next = earliest.max(Instant::now() + wait);
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use book::config::{Config, Elastic, PoolConfig};
+use book::config::{Config, PoolConfig, PoolSize};
 use linux::Roots;
 use rustix::fs::Mode;
 use tokio::net::UnixListener;
@@ -22,37 +22,37 @@ use units::{Domain, Node, PageSize, Pages, PoolKey};
 use wire::DEFAULT_SOCKET;
 
 use crate::api::tree::{Settings, Tree};
-use crate::api::varlink::accept::{self, Face};
+use crate::api::varlink::accept::{self, Api};
 use crate::base::error::{Error, Result};
-use crate::base::files::{EVERYBODY, Name, OWNER_ONLY};
-use crate::base::manager::{Inherited, Manager};
+use crate::base::files::{ALL_USERS_MODE, OWNER_ONLY, SocketName};
+use crate::base::manager::{InheritedSockets, Manager};
 use crate::ops::watchers;
-use crate::ops::{Shared, Shell, Sizes};
+use crate::ops::{PoolSizes, Shared, Shell};
 use crate::peers::rights::{Groups, SharedGroups};
 use crate::service::control::{ConfigSource, Control};
 use crate::service::maintenance;
 use crate::service::signals::{self, Signals};
-use crate::storage::provider::Provider;
-use crate::tasks::delegated::Deputies;
+use crate::storage::provider::PoolProvider;
+use crate::tasks::delegated::DelegatedWorkers;
 use crate::tasks::workers::Workers;
 
 /// How long workers may take to report when the daemon stops: one 1 GiB page takes up to 2 s on
 /// memory that the machine itself has yet to get from its host.
-const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+const WORKERS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a drained daemon takes to give back what it has added to the kernel's pool: 0.4 us a
 /// page.
-const SIZES_PATIENCE: Duration = Duration::from_secs(5);
+const RESIZE_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long draining without a daemon waits for pages to be free: 256 GiB take 50 ms.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a start waits for an earlier daemon to be gone, with its open files: a worker that it
 /// was about to start has copies of them, until it runs.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Descriptors that there is room for from the start: 20,000 loans have 60,000.
-const TABLE: u64 = 1 << 16;
+const DESCRIPTOR_TABLE_SIZE: u64 = 1 << 16;
 
 /// Where block files, leases and mounts are unless that is said.
 pub const DEFAULT_RUN_DIR: &str = "/run/prezero";
@@ -111,7 +111,7 @@ pub fn serve(options: Options) -> Result<()> {
     let runtime = event_loop()?;
     let signals = {
         let _runs = runtime.enter();
-        Signals::of_a_start()?
+        Signals::for_start()?
     };
     run(&runtime, options, Until::Signal(signals))
 }
@@ -125,9 +125,9 @@ pub fn serve(options: Options) -> Result<()> {
 pub fn check(options: &Options) -> Result<()> {
     let Options { config, roots, plain, .. } = options;
     config.check()?;
-    Groups::of(config)?;
+    Groups::from_config(config)?;
     Settings::check(config)?;
-    Provider::choose(config, *plain, roots)?.check(config, roots)?;
+    PoolProvider::choose(config, *plain, roots)?.check(config, roots)?;
     Ok(())
 }
 
@@ -147,23 +147,23 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
         |size: &PageSize| run_dir.join(crate::storage::store::directory_name(*size)).exists();
     let sizes = linux::hugetlb::page_sizes(roots)?;
     let blocks = sizes.into_iter().filter(left).map(|page_size| Domain { node, page_size });
-    let mut pools: BTreeMap<_, _> = blocks.map(|domain| (domain, Elastic::default())).collect();
+    let mut pools: BTreeMap<_, _> = blocks.map(|domain| (domain, PoolSize::default())).collect();
     // And for each of the kernel's that it made larger, which goes back to what it was.
-    for (domain, total) in Sizes::enlarged(run_dir, roots) {
-        pools.entry(domain).or_default().reserve_max = Some(total);
+    for (domain, total) in PoolSizes::enlarged(run_dir, roots) {
+        pools.entry(domain).or_default().size_max = Some(total);
     }
-    let pool = |(Domain { node, page_size }, elastic)| {
+    let pool = |(Domain { node, page_size }, resize)| {
         let key = PoolKey { node, page_size, pages_per_block: Pages(1) };
-        PoolConfig { elastic, ..PoolConfig::new(key) }
+        PoolConfig { resize, ..PoolConfig::new(key) }
     };
     let config = Config { pools: pools.into_iter().map(pool).collect(), ..Config::default() };
     let runtime = event_loop()?;
     let _runs = runtime.enter();
     let mut shell = Shell::start(config, run_dir, roots.clone(), false, BTreeMap::new())?.shell;
     let drained = shell.drain(true).map_err(|error| Error::Drain(error.to_string()))?;
-    shell.queues().wait(DRAIN_PATIENCE);
-    let end = Instant::now() + SIZES_PATIENCE;
-    while shell.gives_sizes_back() && Instant::now() < end {
+    shell.queues().wait(DRAIN_TIMEOUT);
+    let end = Instant::now() + RESIZE_STOP_TIMEOUT;
+    while shell.restores_sizes() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(drained)
@@ -174,7 +174,7 @@ pub(crate) enum Until {
     /// Until a signal; its files and mounts stay.
     Signal(Signals),
     /// Until another caller says so, which is told when it listens; nothing of it stays.
-    Told { stopped: oneshot::Receiver<()>, listens: mpsc::Sender<()> },
+    Requested { stopped: oneshot::Receiver<()>, listens: mpsc::Sender<()> },
 }
 
 /// Runs a daemon on this thread.
@@ -197,7 +197,7 @@ fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
     match raised {
-        Ok(most) => make_room_for_descriptors(most.min(TABLE)),
+        Ok(most) => make_room_for_descriptors(most.min(DESCRIPTOR_TABLE_SIZE)),
         Err(error) => tracing::warn!(%error, "the limit on open files stays as it is"),
     }
 }
@@ -215,13 +215,14 @@ fn make_room_for_descriptors(count: u64) {
 
 /// From start to end, step by step. What fails leaves nothing behind but directories.
 async fn main(options: Options, until: Until) -> Result<()> {
-    let is_embedded = matches!(until, Until::Told { .. });
+    let is_embedded = matches!(until, Until::Requested { .. });
     signals::keep_children()?;
-    let inherited = if options.managed { Inherited::take() } else { Inherited::default() };
-    let groups = Rc::new(RefCell::new(Rc::new(Groups::of(&options.config)?)));
-    let tree = Settings::of(&options.config, &options.run_dir, is_embedded)?;
+    let inherited =
+        if options.managed { InheritedSockets::take() } else { InheritedSockets::default() };
+    let groups = Rc::new(RefCell::new(Rc::new(Groups::from_config(&options.config)?)));
+    let tree = Settings::from_config(&options.config, &options.run_dir, is_embedded)?;
     // The socket first: it is what tells two daemons apart.
-    let (listener, socket) = listen(inherited.listener, &options.socket, EVERYBODY)?;
+    let (listener, socket) = listen(inherited.listener, &options.socket, ALL_USERS_MODE)?;
     let _lock = lock(&options.run_dir).await?;
     let agents = match &options.agent_socket {
         Some(path) => Some(listen(inherited.agent_listener, path, OWNER_ONLY)?),
@@ -240,18 +241,18 @@ async fn main(options: Options, until: Until) -> Result<()> {
     let control = Control::new(&shell, &groups, workers.pids(), read_again, manager);
     control.serve_metrics()?;
     tokio::select! {
-        () = accept::accept(Face::Borrowers, listener, Rc::clone(&shell), Rc::clone(&groups)) => {}
+        () = accept::accept(Api::Borrowers, listener, Rc::clone(&shell), Rc::clone(&groups)) => {}
         () = listen_to_agents(agents, &shell, &groups) => {}
         () = maintenance::keep(&shell, &mut workers, &control) => {}
-        told = end(until, &control, &options.socket) => told?,
+        reported = end(until, &control, &options.socket) => reported?,
     }
     control.stopping();
     if let Some(tree) = tree {
-        tree.stop(WORKERS_PATIENCE).await;
+        tree.stop(WORKERS_STOP_TIMEOUT).await;
     }
-    workers.drain(WORKERS_PATIENCE).await;
-    let end = Instant::now() + SIZES_PATIENCE;
-    while shell.borrow_mut().gives_sizes_back() && Instant::now() < end {
+    workers.drain(WORKERS_STOP_TIMEOUT).await;
+    let end = Instant::now() + RESIZE_STOP_TIMEOUT;
+    while shell.borrow_mut().restores_sizes() && Instant::now() < end {
         sleep(Duration::from_millis(10)).await;
     }
     drop((socket, agent_socket));
@@ -268,7 +269,7 @@ fn listen(
     inherited: Option<std::os::unix::net::UnixListener>,
     path: &Path,
     mode: u32,
-) -> Result<(UnixListener, Option<Name>)> {
+) -> Result<(UnixListener, Option<SocketName>)> {
     let failed = |source| Error::Listen { path: path.to_owned(), source };
     let (listener, own) = match inherited {
         Some(listener) => {
@@ -276,7 +277,7 @@ fn listen(
             (listener, None)
         }
         None => {
-            let (listener, name) = crate::base::files::listen(path, mode, LOCK_PATIENCE)?;
+            let (listener, name) = crate::base::files::listen(path, mode, LOCK_TIMEOUT)?;
             (listener, Some(name))
         }
     };
@@ -287,7 +288,7 @@ fn listen(
 async fn listen_to_agents(agents: Option<UnixListener>, shell: &Shared, groups: &SharedGroups) {
     match agents {
         Some(listener) => {
-            accept::accept(Face::Agents, listener, Rc::clone(shell), Rc::clone(groups)).await;
+            accept::accept(Api::Agents, listener, Rc::clone(shell), Rc::clone(groups)).await;
         }
         None => std::future::pending().await,
     }
@@ -297,7 +298,7 @@ async fn listen_to_agents(agents: Option<UnixListener>, shell: &Shared, groups: 
 /// has it until the last page of its memory is gone, and its successor waits for that.
 pub(crate) async fn lock(run_dir: &Path) -> Result<std::fs::File> {
     crate::base::files::make_dir(run_dir)?;
-    let end = Instant::now() + LOCK_PATIENCE;
+    let end = Instant::now() + LOCK_TIMEOUT;
     loop {
         if let Some(lock) = crate::base::files::lock(run_dir)? {
             return Ok(lock);
@@ -315,7 +316,7 @@ fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Sha
     let started = Shell::start(config.clone(), run_dir, roots.clone(), *plain, stored)?;
     let shell = Rc::new(RefCell::new(started.shell));
     watchers::returned(&shell, started.returned);
-    watchers::closings(&shell);
+    watchers::unmap_events(&shell);
     for (lease, end) in started.leases {
         watchers::lease(&shell, lease, end);
     }
@@ -338,12 +339,12 @@ async fn plant(
     options: &Options,
 ) -> Result<Option<Tree>> {
     let Some(tree) = tree else { return Ok(None) };
-    if !tree.is_required() && shell.borrow().provider().is_told() {
+    if !tree.is_required() && shell.borrow().provider().is_notified() {
         tracing::info!("the control tree is the kernel's: /sys/devices/system/node");
         return Ok(None);
     }
-    let deputies = Deputies::new(options.worker_command.clone(), shell);
-    Tree::start(tree, shell, &deputies, Rc::clone(groups), &options.roots).await
+    let delegated = DelegatedWorkers::new(options.worker_command.clone(), shell);
+    Tree::start(tree, shell, &delegated, Rc::clone(groups), &options.roots).await
 }
 
 /// Says that the daemon serves, and waits for its end.
@@ -356,7 +357,7 @@ async fn end(until: Until, control: &Control, socket: &Path) -> Result<()> {
             };
             return signals.end(control, serves).await;
         }
-        Until::Told { stopped, listens } => (stopped, listens),
+        Until::Requested { stopped, listens } => (stopped, listens),
     };
     // Its starter may be gone already; then `stopped` says so at once.
     let _ = listens.send(());

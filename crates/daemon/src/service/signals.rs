@@ -24,7 +24,7 @@ impl Signals {
     ///
     /// # Errors
     /// A descriptor for the signals is missing.
-    pub(crate) fn of_a_start() -> Result<Self> {
+    pub(crate) fn for_start() -> Result<Self> {
         SigSet::empty().thread_set_mask().map_err(|errno| failed(std::io::Error::from(errno)))?;
         Ok(Self { hangup: hear(SignalKind::hangup())? })
     }

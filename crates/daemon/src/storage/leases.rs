@@ -16,15 +16,15 @@ use tokio::sync::mpsc;
 use units::{LeaseId, PageSize, Uid};
 
 use crate::base::error::Result;
-use crate::base::user_queues::{Lanes, NOBODYS};
+use crate::base::user_queues::{UNLENT_NAMES, UserQueues};
 
 /// The directory of leases.
 const DIRECTORY: &str = "loans";
 
-/// What a lane found out about an earlier daemon's lease: the daemon's end, if it is held.
+/// What a user queue found out about an earlier daemon's lease: the daemon's end, if it is held.
 pub(crate) type FoundLease = (LeaseId, linux::Result<Option<DaemonEnd>>);
 
-/// The leases of an earlier daemon, which lanes look for.
+/// The leases of an earlier daemon, which user queues look for.
 #[derive(Debug)]
 pub(crate) struct TakenOver {
     /// Leases in an unknown state.
@@ -80,13 +80,13 @@ impl Leases {
     /// Looks up which leases of an earlier daemon still have holders, with their accounts in
     /// `owners`; the names of all others are removed. Returns at once. To open a pipe waits for
     /// processes that change or measure it, seconds for one that 60 threads without CPU time use.
-    /// So each user's are opened in its own lane.
+    /// So each user's are opened in its own user queue.
     pub(crate) fn take_over(
         &mut self,
         owners: &BTreeMap<LeaseId, Uid>,
-        lanes: &Lanes,
+        user_queues: &UserQueues,
     ) -> Result<TakenOver> {
-        let (tell, found) = mpsc::unbounded_channel();
+        let (notify, found) = mpsc::unbounded_channel();
         let mut asked = BTreeSet::new();
         for (page_size, dir) in &self.dirs {
             for name in dir.list()? {
@@ -94,19 +94,19 @@ impl Leases {
                 let dir = Arc::clone(dir);
                 let Some((id, owner)) = id.and_then(|id| Some((id, *owners.get(&id)?))) else {
                     // Its blocks are all gone: its holder has nothing.
-                    lanes.submit(NOBODYS, move || forget(&dir, &name));
+                    user_queues.submit(UNLENT_NAMES, move || forget(&dir, &name));
                     continue;
                 };
                 self.places.insert(id, *page_size);
                 asked.insert(id);
-                let tell = tell.clone();
-                lanes.submit(Some(owner), move || {
+                let notify = notify.clone();
+                user_queues.submit(Some(owner), move || {
                     let end = dir.reopen(&name);
                     if matches!(end, Ok(None)) {
                         forget(&dir, &name);
                     }
                     // The start may have failed.
-                    tell.send((id, end)).ok();
+                    notify.send((id, end)).ok();
                 });
             }
         }
@@ -144,7 +144,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_user_who_holds_up_its_lane_holds_up_no_start() {
+    fn user_that_blocks_its_queue_delays_no_start() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(dir.path()).unwrap();
         let leases = || {
@@ -157,11 +157,11 @@ mod tests {
         let [(held, _), (stuck, _), (gone, _), (nobodys, _)] = [1, 2, 3, 4].map(given);
         drop(gone);
 
-        let (lanes, mut after) = (Lanes::new(), leases());
-        let release = lanes.hold_up(Some(Uid(2)));
+        let (user_queues, mut after) = (UserQueues::new(), leases());
+        let release = user_queues.hold_up(Some(Uid(2)));
         // Of the fourth no block is left.
         let owners = [(1, 1), (2, 2), (3, 1)].map(|(id, uid)| (LeaseId(id), Uid(uid)));
-        let mut taken_over = after.take_over(&owners.into(), &lanes).unwrap();
+        let mut taken_over = after.take_over(&owners.into(), &user_queues).unwrap();
         let (mut found, end) = (BTreeMap::new(), Instant::now() + Duration::from_secs(20));
         while found.is_empty() || taken_over.unknown().len() > 1 {
             assert!(Instant::now() < end, "what nobody holds up takes no time: {found:?}");
@@ -171,7 +171,7 @@ mod tests {
         assert!(found.keys().eq(&[LeaseId(1)]), "{found:?}");
         assert!(taken_over.unknown().iter().eq(&[LeaseId(2)]), "it may be held");
         drop(release);
-        lanes.wait(Duration::from_secs(20));
+        user_queues.wait(Duration::from_secs(20));
         let (lease, end) = taken_over.later().try_recv().unwrap();
         assert_eq!((lease, end.unwrap().is_some()), (LeaseId(2), true));
         let names = std::fs::read_dir(dir.path().join(DIRECTORY)).unwrap();

@@ -18,13 +18,13 @@ use units::LeaseId;
 
 /// The loans, with the time at which their lease lost its holder.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct MemoryHeld {
     leases: BTreeMap<LeaseId, Option<Instant>>,
     /// The last that [`Held::due`] named.
     last: Option<LeaseId>,
 }
 
-impl Held {
+impl MemoryHeld {
     pub(crate) fn insert(&mut self, lease: LeaseId) {
         self.leases.insert(lease, None);
     }
@@ -51,7 +51,7 @@ impl Held {
         let is_due = |since: &Option<Instant>| since.is_some_and(|at| at.elapsed() >= age);
         let due = self.leases.iter().filter(|(_, since)| is_due(since));
         let due: Vec<_> = due.map(|(lease, _)| *lease).collect();
-        let due = turn_about(&due, self.last, most);
+        let due = rotate(&due, self.last, most);
         self.last = due.last().copied();
         due
     }
@@ -62,7 +62,7 @@ impl Held {
 }
 
 /// At most `most` elements of a sorted list, starting after `last` and wrapping around.
-pub(crate) fn turn_about<T: Copy + Ord>(all: &[T], last: Option<T>, most: usize) -> Vec<T> {
+pub(crate) fn rotate<T: Copy + Ord>(all: &[T], last: Option<T>, most: usize) -> Vec<T> {
     let begin = last.map_or(0, |last| all.partition_point(|id| *id <= last));
     all[begin..].iter().chain(&all[..begin]).copied().take(most).collect()
 }
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loan_is_due_when_its_lease_has_been_closed_for_so_long() {
-        let mut held = Held::default();
+    fn loan_is_due_after_its_lease_was_closed_for_its_delay() {
+        let mut held = MemoryHeld::default();
         (1..=3).for_each(|id| held.insert(LeaseId(id)));
         assert!(!held.close(LeaseId(4)), "it is an ordinary one");
         assert!(held.close(LeaseId(1)) && held.close(LeaseId(3)));
@@ -91,9 +91,9 @@ mod tests {
     #[test]
     fn a_bounded_look_comes_round_to_everything() {
         let all = [1, 3, 5, 7];
-        assert_eq!(turn_about(&all, None, 3), [1, 3, 5]);
-        assert_eq!(turn_about(&all, Some(5), 3), [7, 1, 3]);
-        assert_eq!(turn_about(&all, Some(4), 9), [5, 7, 1, 3], "what was named last is gone");
-        assert!(turn_about::<u8>(&[], Some(4), 9).is_empty());
+        assert_eq!(rotate(&all, None, 3), [1, 3, 5]);
+        assert_eq!(rotate(&all, Some(5), 3), [7, 1, 3]);
+        assert_eq!(rotate(&all, Some(4), 9), [5, 7, 1, 3], "what was named last is gone");
+        assert!(rotate::<u8>(&[], Some(4), 9).is_empty());
     }
 }

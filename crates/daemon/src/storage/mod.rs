@@ -6,7 +6,7 @@ pub(crate) mod leases;
 pub(crate) mod memory_held;
 pub(crate) mod proof;
 pub(crate) mod provider;
-pub(crate) mod resizing;
+pub(crate) mod resize_job;
 pub(crate) mod store;
 pub(crate) mod tables;
 pub(crate) mod unbacked;

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use book::block::{Proof, Reach, Unheld};
-use linux::closings::Closings;
+use linux::unmap_events::UnmapEvents;
 use linux::{BlockDir, BlockFile, Exclusivity, exclusive};
 use pins::{Holder, LentPages, Opened, PinProbe, Rest};
 use units::{BlockId, PageSize};
 
 /// How long nothing is measured again after it failed: what lacks is a free page, mostly.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The measured file, in the directory of unneeded ones.
 const NAME: &str = "rest";
@@ -35,7 +35,7 @@ struct Inner {
     probe: Result<PinProbe, String>,
     measures: Mutex<BTreeMap<PageSize, Measure>>,
     /// By what the daemon itself watches files.
-    watcher: Option<Arc<Closings>>,
+    watcher: Option<Arc<UnmapEvents>>,
     /// Which pages blocks had when they were about to be lent: 8 bytes for each.
     lent: Mutex<BTreeMap<BlockId, Arc<Mutex<LentPages>>>>,
 }
@@ -57,31 +57,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Proofs {
     /// Loads the program that looks; [`why_not`](Self::why_not) names the obstacle. `watcher` is
     /// the daemon's means of watching files.
-    pub(crate) fn load(watcher: Option<Arc<Closings>>) -> Self {
+    pub(crate) fn load(watcher: Option<Arc<UnmapEvents>>) -> Self {
         let probe = PinProbe::load().map_err(|error| error.to_string());
         if let Err(why) = &probe {
             tracing::warn!(%why, "auto recycles fresh");
         }
         // What the kernel's types took while the program was fitted to them: 5 MiB.
-        linux::heap::give_back();
-        Self::of(probe, watcher)
+        linux::heap::trim();
+        Self::new(probe, watcher)
     }
 
-    fn of(probe: Result<PinProbe, String>, watcher: Option<Arc<Closings>>) -> Self {
+    fn new(probe: Result<PinProbe, String>, watcher: Option<Arc<UnmapEvents>>) -> Self {
         let (measures, lent) = (Mutex::default(), Mutex::default());
         Self(Arc::new(Inner { probe, measures, watcher, lent }))
     }
 
     /// The lease alone, for plain memory.
-    pub(crate) fn of_leases() -> Self {
-        Self::of(Err("plain memory has no huge pages to look at".to_owned()), None)
+    pub(crate) fn leases_only() -> Self {
+        Self::new(Err("plain memory has no huge pages to look at".to_owned()), None)
     }
 
     /// Whether a page size may be measured with more success than before.
     pub(crate) fn is_due(&self, size: PageSize) -> bool {
         match lock(&self.0.measures).get_mut(&size) {
             _ if self.0.probe.is_err() => false,
-            Some(Measure::Failed { at, .. }) if at.elapsed() >= AGAIN => {
+            Some(Measure::Failed { at, .. }) if at.elapsed() >= RETRY_INTERVAL => {
                 *at = Instant::now();
                 true
             }
@@ -163,7 +163,7 @@ impl Proofs {
 
     /// Notes which pages a block has before it is lent. A page that leaves the file while its
     /// borrower pins it is missed at the return. 0.15 us for each; no-op where pins are not seen.
-    pub(crate) fn note_lent(&self, block: BlockId, file: &BlockFile, size: PageSize) {
+    pub(crate) fn record_lent(&self, block: BlockId, file: &BlockFile, size: PageSize) {
         let Some((probe, rest)) = self.seen(size) else { return };
         match probe.lent(file, rest) {
             Ok(lent) => drop(lock(&self.0.lent).insert(block, Arc::new(Mutex::new(lent)))),
@@ -240,15 +240,15 @@ fn remember(left: &Path, rest: Rest) {
 }
 
 fn measured(probe: &PinProbe, dir: &BlockDir, state: &str, size: PageSize) -> Result<Rest, String> {
-    let told = |error: linux::Error| error.to_string();
+    let reported = |error: linux::Error| error.to_string();
     // Left by a daemon that was killed right here.
-    if dir.list(state).map_err(told)?.iter().any(|name| name == NAME) {
-        dir.unlink(state, NAME).map_err(told)?;
+    if dir.list(state).map_err(reported)?.iter().any(|name| name == NAME) {
+        dir.unlink(state, NAME).map_err(reported)?;
     }
-    let file = dir.create(state, NAME).map_err(told)?;
+    let file = dir.create(state, NAME).map_err(reported)?;
     let rest = probe.measure(&file, size).map_err(|error| error.to_string());
     drop(file);
-    dir.unlink(state, NAME).map_err(told)?;
+    dir.unlink(state, NAME).map_err(reported)?;
     rest
 }
 
@@ -271,11 +271,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_borrower_brings_about_is_nothing_that_cannot_be_known() {
+    fn effects_caused_by_a_borrower_can_be_known() {
         let page = PageSize::MIB_2;
         let held = [Holder::Pinned(1), Holder::Mapped, Holder::Open];
         let expected = [Reach::Pinned, Reach::Mapped, Reach::Shared];
-        assert_eq!(held.map(|holder| reach_by(holder, page)), expected, "it lingers, and counts");
+        assert_eq!(
+            held.map(|holder| reach_by(holder, page)),
+            expected,
+            "it is draining, and counts"
+        );
         let cut = [Holder::Altered(1), Holder::Marked, Holder::Poisoned(1)];
         let expected = [Reach::Altered, Reach::Marked, Reach::Poisoned];
         assert_eq!(cut.map(|holder| reach_by(holder, page)), expected, "its file is cut");

@@ -22,7 +22,7 @@ use crate::storage::kernel::{Fill, KernelPool};
 
 /// The provider of one daemon.
 #[derive(Debug)]
-pub(crate) enum Provider {
+pub(crate) enum PoolProvider {
     /// Plain memory in place of huge pages.
     Plain,
     /// Blocks of huge pages that the daemon owns.
@@ -31,7 +31,7 @@ pub(crate) enum Provider {
     Kernel(KernelPool),
 }
 
-impl Provider {
+impl PoolProvider {
     /// The one that is wanted, or what this kernel has the most of.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Provider {
     }
 
     /// Whether the kernel itself has the tree's files, and tells when its pool changes.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_notified(&self) -> bool {
         matches!(self, Self::Kernel(_))
     }
 
@@ -115,7 +115,7 @@ impl Provider {
         let sizes = self.page_sizes(config, roots)?;
         config.pools.iter().try_for_each(|pool| self.has_node(pool.node, roots))?;
         self.can_resize(config)?;
-        let config::Workers { cpus, cgroup, .. } = config.workers.clone();
+        let config::WorkersConfig { cpus, cgroup, .. } = config.workers.clone();
         let context = worker::Context { cpus, cgroup, ..worker::Context::default() };
         context.check(roots).map_err(Error::Workers)?;
         Ok(sizes)
@@ -124,10 +124,10 @@ impl Provider {
     /// Fails for a pool that resizes the kernel's where that is not done: a kernel that knows its
     /// zeroed pages would have to choose which of them go.
     fn can_resize(&self, config: &Config) -> Result<()> {
-        match config.pools.iter().find(|pool| pool.elastic.is_on()) {
+        match config.pools.iter().find(|pool| pool.resize.is_on()) {
             Some(pool) if !matches!(self, Self::Stock) => {
                 let (domain, provider) = (pool.key().domain(), self.name());
-                Err(Error::NotElastic { domain, provider })
+                Err(Error::NotResizable { domain, provider })
             }
             _ => Ok(()),
         }
@@ -206,13 +206,13 @@ impl Provider {
 
 /// The module or series that becomes the provider; `None` is provider stock. A host may have got
 /// the module since its configuration was written and has to start all the same, so that pools
-/// with `reserve_max` keep provider stock unless the kernel's is forced.
+/// with `size_max` keep provider stock unless the kernel's is forced.
 fn origin_to_use<'a>(config: &Config, offer: &'a Offer) -> Result<Option<&'a Origin>> {
     let forced = config.provider == config::Provider::Kernel;
-    let resizes = config.pools.iter().any(|pool| pool.elastic.is_on());
+    let resizes = config.pools.iter().any(|pool| pool.resize.is_on());
     match &offer.origin {
         Some(origin) if resizes && !forced => {
-            tracing::warn!(kernel = %origin, "a pool has reserve_max, which provider kernel lacks");
+            tracing::warn!(kernel = %origin, "a pool has size_max, which provider kernel lacks");
             Ok(None)
         }
         Some(origin) => Ok(Some(origin)),
@@ -313,19 +313,19 @@ mod tests {
     }
 
     #[test]
-    fn pool_with_reserve_max_keeps_stock_unless_kernel_is_forced() {
+    fn pool_with_size_max_keeps_stock_unless_kernel_is_forced() {
         let implementation = Implementation::Module(Some("0.1.0".into()));
         let origin = Origin { implementation, release: "6.12.117".into() };
         let (with, without) = (offer(Some(origin.clone())), offer(None));
         let plain = config("");
-        let mut elastic = plain.clone();
-        let pool = "page_size=2M,reserve_max=1G".parse().expect("a pool");
-        elastic.pools = vec![pool];
+        let mut resize = plain.clone();
+        let pool = "page_size=2M,size_max=1G".parse().expect("a pool");
+        resize.pools = vec![pool];
         assert_eq!(origin_to_use(&plain, &with).expect("there"), Some(&origin));
-        assert_eq!(origin_to_use(&elastic, &with).expect("stock"), None);
+        assert_eq!(origin_to_use(&resize, &with).expect("stock"), None);
         assert_eq!(origin_to_use(&plain, &without).expect("stock"), None);
-        elastic.provider = config::Provider::Kernel;
-        assert_eq!(origin_to_use(&elastic, &with).expect("forced"), Some(&origin));
+        resize.provider = config::Provider::Kernel;
+        assert_eq!(origin_to_use(&resize, &with).expect("forced"), Some(&origin));
         let missing = origin_to_use(&config("provider = \"kernel\""), &without);
         assert!(matches!(missing, Err(Error::NoProvider { .. })));
     }

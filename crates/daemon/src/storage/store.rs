@@ -2,8 +2,8 @@
 //! The block files: makes the file system agree with the book.
 //!
 //! No call of the daemon's thread waits for a borrower: calls that take a file's inode lock are
-//! made in a lane ([`crate::base::user_queues`]) for every file that a borrower has had and may
-//! have still.
+//! made in a user queue ([`crate::base::user_queues`]) for every file that a borrower has had and
+//! may have still.
 //!
 //! One directory of block files per page size, each a private hugetlbfs mount (or a tmpfs directory
 //! in plain mode), with a subdirectory per state. The places are remembered here, so that an effect
@@ -31,11 +31,11 @@ use tokio::sync::mpsc;
 use units::{BlockId, Bytes, PageSize, Pages, Uid};
 
 use crate::base::error::{Error, Result};
-use crate::base::user_queues::{Lane, Lanes, event};
+use crate::base::user_queues::{UserQueue, UserQueues, event};
 use crate::storage::leases::Leases;
 use crate::storage::proof::Proofs;
 use crate::storage::tables::{Making, Slot, Tables};
-use crate::storage::unmap_events::Watched;
+use crate::storage::unmap_events::WatchedBlocks;
 
 /// Where a block's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,9 +60,9 @@ enum Users {
 }
 
 /// How long the end waits for files that their borrowers hold up.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a lane found out about a block that was returned.
+/// What a user queue found out about a block that was returned.
 #[derive(Debug)]
 pub(crate) struct Returned {
     pub(crate) block: BlockId,
@@ -90,10 +90,10 @@ pub(crate) struct Store {
     unremoved: BTreeMap<BlockId, Users>,
     tables: Option<Tables>,
     proofs: Proofs,
-    lanes: Lanes,
-    /// Returned blocks that a lane looks at.
+    user_queues: UserQueues,
+    /// Returned blocks that a user queue looks at.
     looked_at: BTreeSet<BlockId>,
-    watched: Watched,
+    watched: WatchedBlocks,
     returned: mpsc::UnboundedSender<Returned>,
     freed: Freed,
     has_freed: Arc<AtomicBool>,
@@ -124,8 +124,8 @@ impl Store {
         freed: impl Fn() + Send + Sync + 'static,
         returned: mpsc::UnboundedSender<Returned>,
     ) -> Result<Self> {
-        let watched = Watched::new();
-        let proofs = if plain { Proofs::of_leases() } else { Proofs::load(watched.watcher()) };
+        let watched = WatchedBlocks::new();
+        let proofs = if plain { Proofs::leases_only() } else { Proofs::load(watched.watcher()) };
         Ok(Self {
             run_dir: run_dir.to_owned(),
             plain,
@@ -135,7 +135,7 @@ impl Store {
             unremoved: BTreeMap::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
             proofs,
-            lanes: Lanes::new(),
+            user_queues: UserQueues::new(),
             looked_at: BTreeSet::new(),
             watched,
             returned,
@@ -200,18 +200,18 @@ impl Store {
         for size in sizes.filter(|size| self.proofs.is_due(*size)) {
             let Some(dir) = self.dirs.get(&size).map(Arc::clone) else { continue };
             let (proofs, run_dir) = (self.proofs.clone(), self.run_dir.clone());
-            self.lanes.submit(None, move || proofs.measure(&run_dir, &dir, GONE, size));
+            self.user_queues.submit(None, move || proofs.measure(&run_dir, &dir, GONE, size));
         }
     }
 
     /// What to wait for until a block's page tables are made.
-    pub(crate) fn making_tables(&self, block: BlockId) -> Option<Making> {
+    pub(crate) fn tables_in_progress(&self, block: BlockId) -> Option<Making> {
         self.tables.as_ref().map(|tables| tables.making(block))
     }
 
     /// Returned blocks and pages on their way to the kernel.
-    pub(crate) fn lanes(&self) -> &Lanes {
-        &self.lanes
+    pub(crate) fn user_queues(&self) -> &UserQueues {
+        &self.user_queues
     }
 
     /// Whether pages became free since this was asked last.
@@ -246,10 +246,10 @@ impl Store {
         open: (Option<Slot>, Option<Arc<BlockFile>>),
         users: Users,
     ) {
-        let lane = lane_of(&name, page_size, StateName::Lingering);
+        let user_queue = user_queue_of(&name, page_size, StateName::Draining);
         let dir = Arc::clone(dir);
         let (freed, flag) = (Arc::clone(&self.freed), Arc::clone(&self.has_freed));
-        self.lanes.submit(lane, move || {
+        self.user_queues.submit(user_queue, move || {
             event(|| drop(open));
             if users == Users::LoseIt {
                 let emptied = dir.open_block(GONE, &name).and_then(|file| file.set_len(0));
@@ -302,12 +302,12 @@ impl Store {
                 if (place.state, &place.name) != (state, &name) {
                     let dir = self.dir(place.page_size)?;
                     dir.rename(&place.name, place.state.as_str(), &name, state.as_str())?;
-                    let (page_size, lane) =
-                        (place.page_size, lane_of(&name, place.page_size, state));
+                    let (page_size, user_queue) =
+                        (place.page_size, user_queue_of(&name, place.page_size, state));
                     self.places.insert(*block, Place { page_size, state, name });
                     if let Some(slot) = slot {
                         // Unmapping waits for locks that its borrower may hold.
-                        self.lanes.submit(lane, move || drop(slot));
+                        self.user_queues.submit(user_queue, move || drop(slot));
                     }
                 }
                 self.make_tables(book, *block, state);
@@ -366,7 +366,7 @@ impl Store {
 
     fn make_tables(&self, book: &Book, block: BlockId, state: StateName) {
         let (Some(tables), Some(known)) = (&self.tables, book.block(block)) else { return };
-        if state != StateName::Ready || !Tables::are_worth_it(known) {
+        if state != StateName::Ready || !Tables::can_share_tables(known) {
             return;
         }
         match self.open_block(block) {
@@ -416,11 +416,11 @@ impl Store {
             }
         }
         // What a borrower holds up goes with its file, which has no path any more.
-        let end = Instant::now() + END_PATIENCE;
-        while *self.lanes.ours().borrow() > 0 {
+        let end = Instant::now() + SHUTDOWN_TIMEOUT;
+        while *self.user_queues.ours().borrow() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.lanes.wait(end.saturating_duration_since(Instant::now()));
+        self.user_queues.wait(end.saturating_duration_since(Instant::now()));
         self.places.clear();
         self.dirs.clear();
         for mounted in self.mounts.drain(..) {
@@ -434,19 +434,19 @@ fn is_of(root: &OwnedFd, page: PageSize) -> bool {
     matches!(mount::is_on_hugetlbfs(root), Ok(Some(found)) if found == page)
 }
 
-/// The lane of the user that has or had the block.
-fn lane_of(name: &str, page_size: PageSize, state: StateName) -> Lane {
+/// The user queue of the user that has or had the block.
+fn user_queue_of(name: &str, page_size: PageSize, state: StateName) -> UserQueue {
     if matches!(state, StateName::Ready | StateName::Zeroable | StateName::Zeroing) {
         return None;
     }
     let part = journal::parse(name, page_size).and_then(|entry| entry.part)?;
     // All of an agent's loans are on its account: those whom it serves must not hold up each other.
-    Some(part.scope().map_or(part.account, scope_lane))
+    Some(part.scope().map_or(part.account, scope_queue))
 }
 
 /// A number of a scope in place of an account's, above the numbers of users. The key is this
-/// process's: a tenant that chooses its scope's text cannot choose the lane that it shares.
-fn scope_lane(scope: &str) -> Uid {
+/// process's: a tenant that chooses its scope's text cannot choose the user queue that it shares.
+fn scope_queue(scope: &str) -> Uid {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     Uid((1 << 31) | (KEY.hash_one(scope) & 0x3fff_ffff) as u32)
 }

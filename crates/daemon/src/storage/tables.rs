@@ -25,7 +25,7 @@ use units::{BlockId, Node, PageSize};
 use crate::base::error::{Error, Result};
 
 /// The range of a table of the level above 2 MiB pages: the unit of sharing.
-const SHARED: usize = 1 << 30;
+const TABLE_BYTES: usize = 1 << 30;
 
 /// A block to map.
 struct ToMap {
@@ -79,7 +79,7 @@ impl Tables {
         let (queue, incoming) = mpsc::channel::<ToMap>();
         let wanted = Arc::<Mutex<Wanted>>::default();
         let made = watch::Sender::new(());
-        let (shared, tell) = (Arc::clone(&wanted), made.clone());
+        let (shared, notify) = (Arc::clone(&wanted), made.clone());
         let body = move || {
             for order in incoming {
                 let filled = fill(&order, &shared);
@@ -101,7 +101,7 @@ impl Tables {
                 drop(wanted);
                 // It may be lent by now, and to close it wakes the waiters for its events.
                 drop(order);
-                tell.send_replace(());
+                notify.send_replace(());
             }
         };
         let thread = std::thread::Builder::new()
@@ -112,10 +112,10 @@ impl Tables {
     }
 
     /// Whether sharing can gain anything for this block.
-    pub(crate) fn are_worth_it(block: &Block) -> bool {
+    pub(crate) fn can_share_tables(block: &Block) -> bool {
         let pool = block.pool();
         let bytes = block.pages().bytes(pool.page_size).0;
-        pool.page_size.bytes() < SHARED as u64 && bytes >= SHARED as u64
+        pool.page_size.bytes() < TABLE_BYTES as u64 && bytes >= TABLE_BYTES as u64
     }
 
     /// Has the page tables of a ready block made. Does not wait.
@@ -203,7 +203,7 @@ fn fill(order: &ToMap, wanted: &Mutex<Wanted>) -> linux::Result<Option<Mapping>>
         if !is_wanted() {
             return Ok(None);
         }
-        let end = mapping.len().min(done + SHARED);
+        let end = mapping.len().min(done + TABLE_BYTES);
         mapping.populate_range(done..end)?;
         done = end;
     }

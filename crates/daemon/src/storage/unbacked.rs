@@ -17,7 +17,7 @@ use units::{Domain, Pages};
 
 /// A file with an unbacked part.
 #[derive(Debug)]
-pub(crate) struct Hole {
+pub(crate) struct Unbacked {
     pub(crate) file: BlockFile,
     pub(crate) domain: Domain,
     /// The file's length.
@@ -26,11 +26,11 @@ pub(crate) struct Hole {
     pub(crate) stop: CancellationToken,
 }
 
-impl Hole {
+impl Unbacked {
     /// Allocates the missing pages on their node. The receiver gets the result after the file is
     /// closed. A cancelled fill does not report its progress.
     pub(crate) fn fill(self) -> io::Result<oneshot::Receiver<linux::Result<()>>> {
-        let (tell, told) = oneshot::channel();
+        let (notify, reported) = oneshot::channel();
         std::thread::Builder::new().name("filling".to_owned()).spawn(move || {
             let filled = numa::bind_thread_to(self.domain.node).and_then(|()| {
                 let size = self.domain.page_size;
@@ -40,8 +40,8 @@ impl Hole {
             });
             drop(self.file);
             // The receiver is gone when the daemon ends.
-            drop(tell.send(filled));
+            drop(notify.send(filled));
         })?;
-        Ok(told)
+        Ok(reported)
     }
 }

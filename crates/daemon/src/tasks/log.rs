@@ -14,12 +14,12 @@ use wire::{Counters, PoolStatus};
 use crate::ops::Shared;
 
 /// The shortest time between two lines about the same kind of trouble.
-const QUIET: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What was told.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    told: Counters,
+    logged: Counters,
     filling: BTreeMap<PoolKey, Instant>,
     /// When a filling of a pool was told of last, and how many were not since.
     fillings: BTreeMap<PoolKey, (Instant, u64)>,
@@ -51,8 +51,8 @@ impl Log {
                 reserved_in_kernel = pool.kernel_reserved_pages.0,
                 "a pool"
             );
-            if let Some(elastic) = &pool.elastic {
-                let wire::ElasticStatus { min_pages, max_pages, total_pages, .. } = elastic;
+            if let Some(resize) = &pool.resize {
+                let wire::ResizeStatus { min_pages, max_pages, total_pages, .. } = resize;
                 tracing::info!(
                     pool = %key_of(pool),
                     min = min_pages.0,
@@ -85,44 +85,44 @@ impl Log {
     }
 
     /// What happened since the last look.
-    pub(crate) fn tell(&mut self, shell: &Shared) {
+    pub(crate) fn log_changes(&mut self, shell: &Shared) {
         let (counters, filling) = {
             let shell = shell.borrow();
             (shell.book().counters(), shell.filling())
         };
-        self.tell_filling(&filling);
-        let lost = counters.lost_workers - self.told.lost_workers;
+        self.log_filling(&filling);
+        let lost = counters.lost_workers - self.logged.lost_workers;
         if lost > 0 {
             tracing::warn!(workers = lost, "lost workers: they ended without a report");
-            self.told.lost_workers = counters.lost_workers;
+            self.logged.lost_workers = counters.lost_workers;
         }
-        let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= QUIET);
-        let refused = counters.refusals - self.told.refusals;
+        let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL);
+        let refused = counters.refusals - self.logged.refusals;
         if refused > 0 && due(self.refusals_at) {
-            let granted = counters.loans - self.told.loans;
+            let granted = counters.loans - self.logged.loans;
             tracing::warn!(refused, granted, "refused loans; `prezero status` shows what there is");
-            (self.told.refusals, self.told.loans) = (counters.refusals, counters.loans);
+            (self.logged.refusals, self.logged.loans) = (counters.refusals, counters.loans);
             self.refusals_at = Some(Instant::now());
         }
-        let given = counters.given_back_bytes.saturating_sub(self.told.given_back_bytes);
+        let given = counters.released_bytes.saturating_sub(self.logged.released_bytes);
         if given > Bytes(0) && due(self.given_back_at) {
             tracing::info!(bytes = %given, "gave pages back to the kernel for others");
-            self.told.given_back_bytes = counters.given_back_bytes;
+            self.logged.released_bytes = counters.released_bytes;
             self.given_back_at = Some(Instant::now());
         }
     }
 
-    fn tell_filling(&mut self, now: &BTreeMap<PoolKey, (Pages, Pages)>) {
+    fn log_filling(&mut self, now: &BTreeMap<PoolKey, (Pages, Pages)>) {
         for (pool, (ready, high)) in now {
             if self.filling.contains_key(pool) {
                 continue;
             }
             let begin = Instant::now();
             self.filling.insert(*pool, begin);
-            // Under churn a pool is filled after each loan: a line in QUIET says how often.
-            let (told, others) = self.fillings.get(pool).copied().unwrap_or((begin, 0));
-            if told != begin && told.elapsed() < QUIET {
-                self.fillings.insert(*pool, (told, others + 1));
+            // Under churn a pool is filled after each loan: a line in LOG_INTERVAL says how often.
+            let (logged, others) = self.fillings.get(pool).copied().unwrap_or((begin, 0));
+            if logged != begin && logged.elapsed() < LOG_INTERVAL {
+                self.fillings.insert(*pool, (logged, others + 1));
                 continue;
             }
             tracing::info!(%pool, %ready, %high, others, "fills a pool");
@@ -132,8 +132,8 @@ impl Log {
         self.filling.retain(|pool, since| {
             let goes_on = now.contains_key(pool);
             // Those with a logged beginning, or a long duration.
-            let told = fillings.get(pool).is_some_and(|(told, _)| told == since);
-            if !goes_on && (told || since.elapsed() >= QUIET) {
+            let logged = fillings.get(pool).is_some_and(|(logged, _)| logged == since);
+            if !goes_on && (logged || since.elapsed() >= LOG_INTERVAL) {
                 let seconds = since.elapsed().as_secs_f64();
                 tracing::info!(%pool, seconds = %format_args!("{seconds:.1}"), "a pool is full");
             }

@@ -19,12 +19,12 @@ use units::{Bytes, Node};
 use worker::{Invocation, Which};
 
 use crate::ops::Shared;
-use pressure::Pressure;
+use pressure::PressureMeter;
 
-/// The first pause after a worker that achieved nothing; doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The first pause after a worker that achieved nothing; doubles up to [`MAX_RETRY_PERIOD`].
+const MIN_RETRY_PERIOD: Duration = Duration::from_millis(200);
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_RETRY_PERIOD: Duration = Duration::from_secs(10);
 
 /// The workers that run, and whether each was asked to stop.
 pub(crate) type Pids = Rc<RefCell<BTreeMap<u32, bool>>>;
@@ -33,27 +33,27 @@ pub(crate) type Pids = Rc<RefCell<BTreeMap<u32, bool>>>;
 #[derive(Debug)]
 pub(crate) struct Workers {
     command: Vec<OsString>,
-    settings: config::Workers,
+    settings: config::WorkersConfig,
     pids: Pids,
     /// Work finished when the last worker was started, to tell whether it achieved anything.
     zeroed_before: Bytes,
     pause: Duration,
     not_before: Instant,
     next_node: usize,
-    pressure: Pressure,
+    pressure: PressureMeter,
 }
 
 impl Workers {
     pub(crate) fn new(command: Vec<OsString>) -> Self {
         Self {
             command,
-            settings: config::Workers::default(),
+            settings: config::WorkersConfig::default(),
             pids: Rc::default(),
             zeroed_before: Bytes(0),
-            pause: FIRST_PAUSE,
+            pause: MIN_RETRY_PERIOD,
             not_before: Instant::now(),
             next_node: 0,
-            pressure: Pressure::new(),
+            pressure: PressureMeter::new(),
         }
     }
 
@@ -102,9 +102,9 @@ impl Workers {
         // Workers that end without having zeroed anything, as when the kernel has no page left,
         // must not be started in a circle.
         self.pause = if zeroed > self.zeroed_before || self.zeroed_before == Bytes(0) {
-            FIRST_PAUSE
+            MIN_RETRY_PERIOD
         } else {
-            (self.pause * 2).min(LONGEST_PAUSE)
+            (self.pause * 2).min(MAX_RETRY_PERIOD)
         };
         self.zeroed_before = zeroed.max(Bytes(1));
         for _ in self.running()..wanted {
@@ -116,7 +116,7 @@ impl Workers {
                 Ok(child) => self.look_after(child, shell),
                 Err(error) => {
                     tracing::error!(%error, command = ?self.command, "cannot start a worker");
-                    self.not_before = Instant::now() + LONGEST_PAUSE;
+                    self.not_before = Instant::now() + MAX_RETRY_PERIOD;
                     break;
                 }
             }
@@ -172,10 +172,10 @@ impl Workers {
         }
     }
 
-    /// Waits until all have ended, at most `patience`.
-    pub(crate) async fn drain(&self, patience: Duration) {
+    /// Waits until all have ended, at most `timeout`.
+    pub(crate) async fn drain(&self, timeout: Duration) {
         self.stop();
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         while self.running() > 0 && Instant::now() < end {
             sleep_until(end.min(Instant::now() + Duration::from_millis(5))).await;
         }

@@ -65,8 +65,8 @@ mod tests {
             row("QEMU", start::LENT, "time", 0.02),
             row("JVM", start::KERNEL, "time", 0.1),
         ];
-        let told = compared(&rows, "QEMU", "time", "it runs");
-        assert_eq!(told.as_deref(), Some("it runs after 20.0 ms instead of 100"));
+        let reported = compared(&rows, "QEMU", "time", "it runs");
+        assert_eq!(reported.as_deref(), Some("it runs after 20.0 ms instead of 100"));
         assert_eq!(compared(&rows, "JVM", "time", "it runs"), None, "was not measured lent");
     }
 }

@@ -2,7 +2,7 @@
 //! The race that prezero's choice comes from, with every candidate.
 
 use ::clear::calibrate::{
-    Basis, Cache, CacheError, Choice, Cpu, DEFAULT_BUDGET, Race, Scratch, defaults,
+    Basis, Cache, CacheError, Choice, Cpu, DEFAULT_RACE_PERIOD, Race, Scratch, defaults,
 };
 
 use super::Bench;
@@ -17,14 +17,14 @@ pub(super) fn measure(bench: &Bench) -> Result<Part, Failure> {
         format!(
             "{} ms of CPU time, or twice that while the winner is uncertain; the slower half of the candidates leaves \
              after 1, 3 and 6 rounds. What was measured is what workers clear with from now on.",
-            DEFAULT_BUDGET.as_millis()
+            DEFAULT_RACE_PERIOD.as_millis()
         ),
     );
     let cpu = Cpu::read(&bench.roots.proc)?;
     part.notes.push(format!("CPU: {cpu}"));
     bench.plan.go_on()?;
     let mut scratch = Scratch::new(Scratch::default_bytes())?;
-    let race = Race::run(&mut scratch.extent(), DEFAULT_BUDGET);
+    let race = Race::run(&mut scratch.extent(), DEFAULT_RACE_PERIOD);
     let choice = race.conclude(defaults::choice(&cpu).setting);
     part.notes.push(choice.to_string());
     if matches!(choice.basis, Basis::Measured { .. }) {

@@ -66,7 +66,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         p99: quantile(&times[0], 0.99),
         worst: quantile(&times[0], 1.0),
     });
-    let done = bench.with_huge(Pool::of(PageSize::MIB_2, bench.size), |plan, scene| {
+    let done = bench.with_huge(Pool::new(PageSize::MIB_2, bench.size), |plan, scene| {
         scene.recycle("in-place")?;
         scene.fill(plan)?;
         let mut times = Vec::new();
@@ -75,10 +75,10 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             // Lent and returned, it is dirty again, whole.
             drop(scene.lend(true)?);
             scene.settle(&plan.stop)?;
-            times.push(worker(scene, Engine::of(chosen), &wish, sample)?);
+            times.push(worker(scene, Engine::from_clearer(chosen), &wish, sample)?);
             // Finished pages are kept; a loan takes all of them.
             wish.reset();
-            over_all(scene, Engine::of(chosen), &plan.stop).run(&|_| {})?;
+            over_all(scene, Engine::from_clearer(chosen), &plan.stop).run(&|_| {})?;
         }
         Ok(times)
     })?;
@@ -93,13 +93,13 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         Err(why) => part.skip(format!("a worker in place: {why}")),
     }
     for page in [PageSize::GIB_1, PageSize::MIB_2] {
-        let done = bench.with_huge(Pool::of(page, bench.size), |plan, scene| {
+        let done = bench.with_huge(Pool::new(page, bench.size), |plan, scene| {
             let mut times = Vec::new();
             // Each takes pages of the kernel and gives them back: fewer do.
             for sample in 0..samples.div_ceil(5) {
                 plan.go_on()?;
                 times.push(worker(scene, Engine::default(), &wish, sample)?);
-                scene.give_back(&plan.stop)?;
+                scene.release(&plan.stop)?;
             }
             Ok(times)
         })?;

@@ -97,7 +97,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     let loan = PAGES_PER_LOAN.bytes(PAGE);
     let bench_is_quick = bench.quick;
     let done = bench.with_huge(
-        Pool::of(PAGE, bench.size).in_blocks_of(PAGES_PER_LOAN),
+        Pool::new(PAGE, bench.size).in_blocks_of(PAGES_PER_LOAN),
         |plan, scene| {
             // One that warms up, and one that sets the rate.
             let most = without(plan, Way::Map, loan, 0.0, Duration::from_millis(300))
@@ -115,16 +115,16 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
                     scene.recycle(recycle)?;
                     scene.fill(plan)?;
                     runs.push((load, rate, way, with(plan, scene, loan, rate, length)?));
-                    scene.give_back(&plan.stop)?;
+                    scene.release(&plan.stop)?;
                 }
             }
             let ends = ends_of_loans(plan, scene, loan, if bench_is_quick { 20 } else { 200 })?;
-            let fresh_because = scene.fresh_because()?;
-            scene.give_back(&plan.stop)?;
-            Ok((runs, ends, fresh_because, look(scene)?))
+            let fresh_reason = scene.fresh_reason()?;
+            scene.release(&plan.stop)?;
+            Ok((runs, ends, fresh_reason, look(scene)?))
         },
     )?;
-    let (runs, ends, fresh_because, look) = match done {
+    let (runs, ends, fresh_reason, look) = match done {
         Ok(done) => done,
         Err(why) => {
             part.skip(why);
@@ -178,7 +178,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
             prezero,
             ready_at_twice: twice.ready(),
             end_of_loan_p99: quantile(&ends, 0.99),
-            fresh_because,
+            fresh_reason,
         }),
         _ => Err(missing()),
     };
@@ -303,7 +303,7 @@ fn ends_of_loans(
         memory.fill(0..1, 1);
         let zeroable = |client: &mut Client| -> Result<bool, Failure> {
             let pools = client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == Pages(0)))
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.draining_pages == Pages(0)))
         };
         let begin = Instant::now();
         drop(memory);

@@ -47,7 +47,7 @@ pub(super) struct Churning {
     /// From the last munmap to zeroable, in ms.
     pub(super) end_of_loan_p99: f64,
     /// Why pages were made anew, where they were.
-    pub(super) fresh_because: Option<String>,
+    pub(super) fresh_reason: Option<String>,
 }
 
 /// One method with one chunk, in GB/s by the CPU clock.
@@ -105,7 +105,7 @@ impl Evidence {
             Basis::Measured { mb_per_s, .. } => Some(Cell {
                 method: choice.setting.method.name().to_owned(),
                 chunk: choice.setting.chunk,
-                rate: Stats::of(&[f64::from(mb_per_s) / 1e3]),
+                rate: Stats::from_samples(&[f64::from(mb_per_s) / 1e3]),
             }),
             _ => None,
         };

@@ -211,9 +211,9 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     });
     bench.evidence.neighbour =
         wanted.ok_or_else(|| "no such candidate".to_owned()).map(|candidate| Slowdown {
-            wall: Stats::of(&candidate.slowdowns),
-            per_cpu_second: Stats::of(&candidate.per_cpu),
-            zeroed: Stats::of(&candidate.rates),
+            wall: Stats::from_samples(&candidate.slowdowns),
+            per_cpu_second: Stats::from_samples(&candidate.per_cpu),
+            zeroed: Stats::from_samples(&candidate.rates),
         });
     for (title, bound) in [
         ("Slowdown of a neighbour bound by bandwidth, %", "bandwidth"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use units::{Bytes, PageSize, Pages};
 
-use super::start::{Way, labels, unless_failed};
+use super::start::{Way, labels, skip_if_failed};
 use super::{Bench, clock};
 use crate::figure::{Part, Row};
 use crate::rig::child::watch;
@@ -42,10 +42,10 @@ pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure>
             None
         }
     };
-    let pool = Pool::of(PAGE, NEEDED).in_blocks_of(PAGES_PER_BLOCK);
+    let pool = Pool::new(PAGE, NEEDED).in_blocks_of(PAGES_PER_BLOCK);
     let done =
         bench.with_huge(pool, |plan, scene| Ok(candidates(plan, scene, &java, shim.as_deref())))?;
-    for (way, times) in unless_failed(part, "a JVM", done)?.into_iter().flatten() {
+    for (way, times) in skip_if_failed(part, "a JVM", done)?.into_iter().flatten() {
         let row = Row::new(labels(PROGRAM, way.page(PAGE), way.name()));
         part.rows.push(row.with("time", "s", &times));
     }
@@ -83,7 +83,7 @@ fn candidates(
 fn lent(plan: &Plan, scene: &mut Scene<'_>, java: &Path, shim: &Path) -> Result<Duration, Failure> {
     scene.fill(plan)?;
     let socket = scene.socket().to_owned();
-    client::Client::connect(&socket)?.give_back(None, None, Some(FREE))?;
+    client::Client::connect(&socket)?.release(None, None, Some(FREE))?;
     let log = scene.run_dir().join("jvm.log");
     match fs::remove_file(&log) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
@@ -97,7 +97,7 @@ fn lent(plan: &Plan, scene: &mut Scene<'_>, java: &Path, shim: &Path) -> Result<
     if !said.lines().any(|line| line.contains(&heap) && line.contains("is served")) {
         return Err(Failure::failed(format!("its heap was not lent: {said}")));
     }
-    scene.give_back(&plan.stop)?;
+    scene.release(&plan.stop)?;
     Ok(took)
 }
 

@@ -65,13 +65,13 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         format!(
             "{CLIENTS} threads with a connection each start together. Each makes one call; or {LOANS}, the next as soon \
              as the last is answered, so that {CLIENTS} wait all the time and a call's latency is the queue's; or \
-             {LOANS} with pauses, which spreads the arrivals. A loan is one ready block of 2 MiB, both descriptors received; the empty call is a GiveBack of a node that does not \
+             {LOANS} with pauses, which spreads the arrivals. A loan is one ready block of 2 MiB, both descriptors received; the empty call is a Release of a node that does not \
              exist, which the daemon refuses without doing anything. Clients and daemon share the CPUs.",
         ),
     );
     let needed = Bytes((CLIENTS * LOANS) as u64 * page.bytes());
     let rounds = bench.plan.rounds;
-    let done = bench.with_huge(Pool::of(page, needed).in_blocks_of(Pages(1)), |plan, scene| {
+    let done = bench.with_huge(Pool::new(page, needed).in_blocks_of(Pages(1)), |plan, scene| {
         let socket = scene.socket().to_owned();
         let kinds = [Call::Lend, Call::Nothing];
         let mut candidates: Vec<_> = [Arrivals::Together, Arrivals::Circle, Arrivals::Spread]
@@ -89,7 +89,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
                 rates.push(rate);
             }
             if *call == Call::Lend {
-                scene.give_back(&plan.stop)?;
+                scene.release(&plan.stop)?;
             }
             Ok(())
         })?;
@@ -176,7 +176,7 @@ fn one(
             let start = Instant::now();
             match call {
                 Call::Lend => loans.push(client.lend(&request)?),
-                Call::Nothing => match client.give_back(Some(NO_NODE), None, None) {
+                Call::Nothing => match client.release(Some(NO_NODE), None, None) {
                     Ok(_) | Err(client::Error::Refused(_)) => {}
                     Err(error) => return Err(error.into()),
                 },

@@ -56,7 +56,7 @@ use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
 use clock::Others;
 use evidence::Evidence;
-use report::Report;
+use report::BenchReport;
 use worker::Stop;
 use worker::context::allowed_cpus;
 
@@ -64,7 +64,7 @@ use worker::context::allowed_cpus;
 const DEFAULT_SIZE: Bytes = Bytes(2 << 30);
 const QUICK_SIZE: Bytes = Bytes(256 << 20);
 /// The least: chunks and caches must fit in.
-const LEAST_SIZE: Bytes = Bytes(64 << 20);
+const MIN_SIZE: Bytes = Bytes(64 << 20);
 
 /// Measure prezero, the kernel and the incumbents side by side on this machine
 ///
@@ -192,8 +192,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let threads = args.threads.unwrap_or_else(allowed_cpus).max(1);
     let size = args.size.unwrap_or(if args.quick { QUICK_SIZE } else { DEFAULT_SIZE });
     PageSize::MIB_2.pages_in(size).map_err(Failure::usage)?;
-    if size < LEAST_SIZE {
-        return Err(Failure::usage(format!("--size {size} is less than {LEAST_SIZE}")));
+    if size < MIN_SIZE {
+        return Err(Failure::usage(format!("--size {size} is less than {MIN_SIZE}")));
     }
     let all = What::value_variants();
     let parts = if args.what.is_empty() { all } else { &args.what[..] };
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         roots,
     };
     let others = Others::look(&bench.roots);
-    let mut report = Report::new(cli::machine::describe(&bench.roots)?, load, &bench);
+    let mut report = BenchReport::new(cli::machine::describe(&bench.roots)?, load, &bench);
     for what in parts {
         bench.plan.go_on()?;
         if output::is_watched() {
@@ -257,10 +257,10 @@ fn name(what: What) -> String {
 
 /// Measured anew, and not put into the cache: a benchmark changes nothing.
 fn measured_choice(roots: &Roots) -> Result<Choice, Failure> {
-    use ::clear::calibrate::{DEFAULT_BUDGET, Race, Scratch, defaults};
+    use ::clear::calibrate::{DEFAULT_RACE_PERIOD, Race, Scratch, defaults};
     let fallback = defaults::choice(&Cpu::read(&roots.proc)?);
     let Ok(mut scratch) = Scratch::new(Scratch::default_bytes()) else { return Ok(fallback) };
-    let race = Race::run(&mut scratch.extent(), DEFAULT_BUDGET);
+    let race = Race::run(&mut scratch.extent(), DEFAULT_RACE_PERIOD);
     Ok(race.conclude(fallback.setting))
 }
 

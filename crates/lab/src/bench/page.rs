@@ -5,11 +5,11 @@ use std::error::Error;
 use std::fmt::Write;
 
 use super::reach::Reach;
-use super::report::{DISTURBED, Report};
+use super::report::{BenchReport, DISTURBED};
 use crate::page::{self, escape, section};
 
 /// The page.
-pub(super) fn html(report: &Report) -> Result<String, Box<dyn Error>> {
+pub(super) fn html(report: &BenchReport) -> Result<String, Box<dyn Error>> {
     let mut out = String::new();
     page::begin(&mut out, "prezero bench")?;
     for answer in &report.answers {

@@ -88,7 +88,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     // The largest first: once memory is split, large pages may not come back.
     for (kind, page) in [("1G", PageSize::GIB_1), ("2M", PageSize::MIB_2)] {
         let done = bench
-            .with_huge(Pool::of(page, bytes), |plan, scene| huge(plan, scene, page, &clearer))?;
+            .with_huge(Pool::new(page, bytes), |plan, scene| huge(plan, scene, page, &clearer))?;
         let candidates = match done {
             Ok(candidates) => candidates,
             Err(why) => {
@@ -225,7 +225,7 @@ fn huge(
                     Ok::<_, Failure>((loan, memory))
                 });
                 drop(loan?);
-                scene.give_back(&plan.stop)?;
+                scene.release(&plan.stop)?;
                 took
             }
         };

@@ -13,7 +13,7 @@ use units::{Bytes, PageSize, Pages};
 
 use super::Bench;
 use super::clock;
-use super::start::{Way, labels, unless_failed};
+use super::start::{Way, labels, skip_if_failed};
 use crate::figure::{Part, Row};
 use crate::rig::postgres::{Cluster, Memory, Postgres};
 use crate::rig::{Plan, Pool, Scene};
@@ -22,8 +22,8 @@ use cli::exit::Failure;
 pub(super) const PROGRAM: &str = "PostgreSQL";
 const PAGE: PageSize = PageSize::MIB_2;
 /// Half of what a part works on, within these.
-const LEAST_BUFFERS: u64 = 128 << 20;
-const MOST_BUFFERS: u64 = 1 << 30;
+const MIN_BUFFERS: u64 = 128 << 20;
+const MAX_BUFFERS: u64 = 1 << 30;
 /// The server maps its memory in one piece, and blocks are lent in a row: small ones waste little.
 const PAGES_PER_BLOCK: Pages = Pages(16);
 /// The table is half of the buffers: each of its blocks is read into one that is empty.
@@ -60,13 +60,13 @@ pub(super) fn measure(bench: &mut Bench, part: &mut Part) -> Result<(), Failure>
             None
         }
     };
-    let buffers = Bytes((bench.size.0 / 2).clamp(LEAST_BUFFERS, MOST_BUFFERS));
+    let buffers = Bytes((bench.size.0 / 2).clamp(MIN_BUFFERS, MAX_BUFFERS));
     let pool =
-        Pool::of(PAGE, needed(buffers)).in_blocks_of(PAGES_PER_BLOCK).for_group(postgres.group());
+        Pool::new(PAGE, needed(buffers)).in_blocks_of(PAGES_PER_BLOCK).for_group(postgres.group());
     let done = bench.with_huge(pool, |plan, scene| {
         Ok(candidates(plan, scene, &postgres, shim.as_deref(), buffers))
     })?;
-    let Some(candidates) = unless_failed(part, "PostgreSQL", done)? else { return Ok(()) };
+    let Some(candidates) = skip_if_failed(part, "PostgreSQL", done)? else { return Ok(()) };
     for Candidate { way, started, filled } in &candidates {
         let row = Row::new(labels(PROGRAM, way.page(PAGE), way.name()));
         part.rows.push(row.with("time", "s", started).with("filled", "s", filled));
@@ -125,7 +125,7 @@ fn candidates(
         }
         server.end(&plan.stop)?;
         if way == Way::Lent {
-            scene.give_back(&plan.stop)?;
+            scene.release(&plan.stop)?;
         }
         if counts {
             candidate.started.push(started.as_secs_f64());
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn pool_of_whole_blocks_has_room_for_buffers_and_the_rest() {
-        for buffers in [LEAST_BUFFERS, MOST_BUFFERS] {
+        for buffers in [MIN_BUFFERS, MAX_BUFFERS] {
             let needed = needed(Bytes(buffers)).0;
             assert_eq!(needed % PAGES_PER_BLOCK.bytes(PAGE).0, 0);
             assert!(needed > buffers + buffers / 20 && needed <= 2 << 30, "{needed}");

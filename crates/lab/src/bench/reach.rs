@@ -260,7 +260,7 @@ fn over_limit(found: &Populating, memory: Option<&Cell>) -> Limit {
 
 /// What a loan costs in all.
 fn churning(found: &Churning) -> Limit {
-    let why = found.fresh_because.as_ref().map(|why| format!("; pages were made anew: {why}"));
+    let why = found.fresh_reason.as_ref().map(|why| format!("; pages were made anew: {why}"));
     let figures = format!(
         "a GB that is lent, touched and given back took {} CPU seconds of borrower, worker and daemon \
          together, a GB by MAP_POPULATE {}{}",
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     fn stats(median: f64) -> Stats {
-        Stats::of(&[median * 0.99, median, median * 1.01])
+        Stats::from_samples(&[median * 0.99, median, median * 1.01])
     }
 
     fn cell(method: &str, rate: f64) -> Cell {
@@ -330,7 +330,7 @@ mod tests {
                 prezero: 0.02,
                 ready_at_twice: 0.9,
                 end_of_loan_p99: 2.0,
-                fresh_because: None,
+                fresh_reason: None,
             }),
             pin_check: Ok(80.0),
         }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_is_not_measured_and_names_the_part() {
+    fn unmeasured_part_is_named_when_it_was_not_run() {
         for (reach, part) in all(&nothing()).iter().zip([
             "clear",
             "clear",
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn no_signal_can_be_heeded_before_its_chunk_is_cleared() {
+    fn signal_is_handled_after_its_chunk_is_cleared() {
         let reach = reach(&evidence(), "cancel_p99_ms");
         assert_close(reach.possible, 0.0027);
         assert_close(reach.fraction, 0.0027 / 0.03);
@@ -458,7 +458,7 @@ mod tests {
     fn loss_of_a_neighbour_names_its_noise_and_its_waiting_part() {
         let mut evidence = evidence();
         let slowdown = evidence.neighbour.as_mut().unwrap();
-        slowdown.wall = Stats::of(&[1.0, 2.0, 5.0, 8.0, 9.0]);
+        slowdown.wall = Stats::from_samples(&[1.0, 2.0, 5.0, 8.0, 9.0]);
         slowdown.per_cpu_second = stats(2.0);
         let reach = reach(&evidence, "neighbour_slowdown_percent");
         assert_eq!((reach.measured, reach.possible), (Some(5.0), None));

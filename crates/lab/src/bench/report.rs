@@ -24,7 +24,7 @@ const LOAD: f64 = 0.5;
 
 /// Everything that the benchmark found.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
+pub(super) struct BenchReport {
     pub(super) version: &'static str,
     pub(super) machine: Machine,
     /// Before the first measurement, averaged over a minute.
@@ -45,7 +45,7 @@ pub(super) struct Report {
     pub(super) ratios: Ratios,
 }
 
-impl Report {
+impl BenchReport {
     pub(super) fn new(machine: Machine, load_average: f64, bench: &Bench) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -109,7 +109,7 @@ impl Report {
     }
 }
 
-impl Record for Report {
+impl Record for BenchReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
         if let Some(disturbance) = self.disturbance() {

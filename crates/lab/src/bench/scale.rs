@@ -93,7 +93,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
     for blocks in decades(10, all) {
         let mut point = Point::new(Axis::Blocks, blocks);
         let beside = blocks == all;
-        let pool = Pool::of(PAGE, Pages(blocks as u64).bytes(PAGE)).in_blocks_of(Pages(1));
+        let pool = Pool::new(PAGE, Pages(blocks as u64).bytes(PAGE)).in_blocks_of(Pages(1));
         let done = bench.with_huge(pool.for_group(FIRST.to_string()), |plan, scene| {
             for _ in 0..plan.rounds {
                 point.had.push(count_of(blocks));
@@ -291,7 +291,7 @@ fn connect_by_all(socket: &Path, count: usize) -> Result<Vec<Client>, Failure> {
 
 fn is_served(client: &mut Client) -> bool {
     matches!(
-        client.give_back(Some(NO_NODE), None, None),
+        client.release(Some(NO_NODE), None, None),
         Ok(_)
             | Err(client::Error::Refused(
                 wire::Error::NotPermitted { .. }

@@ -78,7 +78,7 @@ impl Way {
 
 /// What was measured; `None`, said and counted, where there are no pages or another's program
 /// failed.
-pub(super) fn unless_failed<T>(
+pub(super) fn skip_if_failed<T>(
     part: &mut Part,
     program: &str,
     done: Result<Result<T, Failure>, String>,
@@ -108,7 +108,7 @@ fn qemu(bench: &mut Bench, part: &mut Part) -> Result<(), Failure> {
     // The largest that there are; 1 GiB pages are not to be had from fragmented memory.
     let mut found = None;
     for page in machine::huge_page_sizes(&bench.roots)?.into_iter().rev() {
-        let pool = Pool::of(page, bench.size);
+        let pool = Pool::new(page, bench.size);
         let done = bench.with_huge(pool, |plan, scene| starts::measure(plan, scene, &qemu))?;
         match done {
             Ok(starts) => {

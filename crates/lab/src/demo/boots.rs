@@ -79,7 +79,7 @@ pub(super) fn measure(
     let path = memory.path();
     let (lent_seconds, says) = once(plan, scene, qemu, Memory::File(&path), boot, begin)?;
     drop(memory);
-    scene.give_back(&plan.stop)?;
+    scene.release(&plan.stop)?;
     fs::remove_file(&initramfs)?;
     let guest_says = says.trim_start_matches("prezero-guest: ").to_owned();
     Ok(Some(Boots { kernel, plain_seconds, prealloc_seconds, lent_seconds, guest_says }))

@@ -26,7 +26,7 @@ pub(super) fn measure(plan: &Plan, scene: &mut Scene<'_>) -> Result<Maps, Failur
     for _ in 0..plan.rounds {
         scene.fill(plan)?;
         lend.add(lend_map_touch(scene)?);
-        scene.give_back(&plan.stop)?;
+        scene.release(&plan.stop)?;
         populate.add(prefault::time_populate(bytes, page)?);
         plan.go_on()?;
     }

@@ -33,14 +33,14 @@ use units::{Bytes, PageSize};
 use crate::rig::{Backing, Plan, Pool, Rig, qemu, starts};
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
-use report::Report;
+use report::DemoReport;
 use worker::Stop;
 use worker::context::allowed_cpus;
 
 /// The most memory that is used unless --size says so.
-const DEFAULT_MOST: Bytes = Bytes(16 << 30);
+const DEFAULT_MAX_BYTES: Bytes = Bytes(16 << 30);
 /// The same without huge pages, where there is less to see.
-const DEFAULT_MOST_PLAIN: Bytes = Bytes(2 << 30);
+const DEFAULT_MAX_PLAIN_BYTES: Bytes = Bytes(2 << 30);
 
 /// Show on this machine what prezero saves, with real programs
 ///
@@ -101,7 +101,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let backing = Backing::choose(&roots);
     let size = size(args, &roots, &backing)?;
     let mut rig = Rig::open(roots.clone(), backing)?;
-    let mut report = Report::new(cli::machine::describe(&roots)?, rig.provider(), threads, size);
+    let mut report =
+        DemoReport::new(cli::machine::describe(&roots)?, rig.provider(), threads, size);
     let qemu = qemu::Qemu::find(&args.accel).map_err(|lack| output::note(&lack)).ok();
 
     // The largest pages first: once memory is split into small ones, large ones may not come back.
@@ -110,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let last = pages.last().copied();
     for page in pages {
         plan.go_on()?;
-        let Some(mut scene) = rig.set(&plan, Pool::of(page, size))? else { continue };
+        let Some(mut scene) = rig.set(&plan, Pool::new(page, size))? else { continue };
         // A guest of much less memory than was asked for shows QEMU's own start, not its memory's.
         let worth_it = scene.bytes().0 >= size.0 / 2 || Some(page) == last;
         if let Some(qemu) = qemu.as_ref().filter(|_| report.starts.is_none() && worth_it) {
@@ -134,8 +135,8 @@ fn size(args: &Args, roots: &Roots, backing: &Backing) -> Result<Bytes, Failure>
         Backing::Plain { .. } => PageSize::MIB_2,
     };
     let most = match backing {
-        Backing::Huge { .. } => DEFAULT_MOST,
-        Backing::Plain { .. } => DEFAULT_MOST_PLAIN,
+        Backing::Huge { .. } => DEFAULT_MAX_BYTES,
+        Backing::Plain { .. } => DEFAULT_MAX_PLAIN_BYTES,
     };
     let wanted = args.size.unwrap_or(Bytes(most.0.min(available.0 / 2)));
     if args.size.is_some() {

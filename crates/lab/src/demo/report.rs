@@ -36,7 +36,7 @@ pub(super) struct Ratios {
 
 /// Everything that the demo found.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
+pub(super) struct DemoReport {
     pub(super) machine: Machine,
     provider: &'static str,
     threads: usize,
@@ -47,7 +47,7 @@ pub(super) struct Report {
     ratios: Ratios,
 }
 
-impl Report {
+impl DemoReport {
     pub(super) fn new(
         machine: Machine,
         provider: &'static str,
@@ -107,7 +107,7 @@ fn ratio(a: f64, b: f64) -> String {
     }
 }
 
-impl Record for Report {
+impl Record for DemoReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         use Align::{Left, Right};
         self.heading(out)?;
@@ -196,7 +196,7 @@ mod tests {
         series
     }
 
-    fn report() -> Report {
+    fn report() -> DemoReport {
         let machine = Machine {
             vendor: "V".into(),
             cpu: "CPU".into(),
@@ -209,7 +209,7 @@ mod tests {
             page_bytes: vec![2 << 20, 1 << 30],
             nodes: vec![0],
         };
-        let mut report = Report::new(machine, "stock", 2, Bytes(8 << 30));
+        let mut report = DemoReport::new(machine, "stock", 2, Bytes(8 << 30));
         report.starts = Some(Starts {
             qemu: "7.2".into(),
             accel: "tcg".into(),

@@ -17,7 +17,7 @@ use units::{Bytes, PageSize, Pages};
 use worker::Stop;
 use worker::context::allowed_cpus;
 
-use self::report::{Cell, Report};
+use self::report::{Cell, PlanReport};
 
 /// Say how much memory to keep ready, by simulating the daemon over a trace of loans
 ///
@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let fleets = fleets(args)?;
     let cells = all(&fleets, &asks, &stop)?;
-    let report = Report::new(&asks, args.nodes, args.memory, args.want, cells);
+    let report = PlanReport::new(&asks, args.nodes, args.memory, args.want, cells);
     if let Some(path) = &args.report {
         let html = report.html().map_err(Failure::failed)?;
         std::fs::write(path, html)

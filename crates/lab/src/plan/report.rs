@@ -40,7 +40,7 @@ impl Cell {
             let at = quantile(&outcome.added, part);
             if at.is_finite() { at } else { 0.0 }
         };
-        let holes = Bytes(outcome.bytes - outcome.ready_bytes);
+        let unbacked = Bytes(outcome.bytes - outcome.ready_bytes);
         Self {
             ready_high_bytes: fleet.kind.ready_high.0,
             ready_low_bytes: fleet.kind.ready_low.0,
@@ -53,7 +53,7 @@ impl Cell {
             added_p95_seconds: added(0.95),
             added_p99_seconds: added(0.99),
             zeroing_cpu_seconds: outcome.zeroing,
-            fault_cpu_seconds: seconds(holes, fleet.fault_rate),
+            fault_cpu_seconds: seconds(unbacked, fleet.fault_rate),
             withheld_bytes: outcome.withheld_bytes(),
         }
     }
@@ -84,7 +84,7 @@ impl Cell {
 
 /// Everything that the plan found.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
+pub(super) struct PlanReport {
     loans: usize,
     /// From the first arrival to the last.
     seconds: f64,
@@ -99,7 +99,7 @@ pub(super) struct Report {
     advice: String,
 }
 
-impl Report {
+impl PlanReport {
     pub(super) fn new(asks: &[Ask], nodes: usize, node: Bytes, want: u8, runs: Vec<Cell>) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
@@ -196,7 +196,7 @@ impl Report {
     }
 }
 
-impl Record for Report {
+impl Record for PlanReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
         self.part().human(out)?;
@@ -271,7 +271,7 @@ mod tests {
     fn the_page_has_the_advice_and_both_charts() {
         let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
         let runs = vec![cell(32, "packed", 0.45), cell(64, "packed", 0.99)];
-        let html = Report::new(&[ask], 4, Bytes(128 << 30), 95, runs).html().unwrap();
+        let html = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, runs).html().unwrap();
         assert!(html.contains("<strong>keep 64G ready"), "{html}");
         assert_eq!(html.matches("<svg").count(), 2);
     }

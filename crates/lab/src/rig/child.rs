@@ -41,10 +41,10 @@ pub(crate) struct Said {
 }
 
 /// Runs a program in a process group of its own to its end, and returns what it printed. The wish
-/// to stop, or the end of patience, ends it with all that it has started.
+/// to stop, or the end of timeout, ends it with all that it has started.
 pub(crate) fn watch(
     command: &mut Command,
-    patience: Duration,
+    timeout: Duration,
     stop: &Stop,
 ) -> Result<Said, Failure> {
     // Files take any amount of text without a reader.
@@ -55,14 +55,14 @@ pub(crate) fn watch(
         .spawn()
         .map_err(|error| Failure::failed(format!("{name}: {error}")))?;
     let begin = Instant::now();
-    let status = wait(&mut child, || stop.is_set() || begin.elapsed() > patience)?;
+    let status = wait(&mut child, || stop.is_set() || begin.elapsed() > timeout)?;
     if stop.is_set() {
         return Err(Failure::interrupted());
     }
     if !status.success() {
         let said = last_lines(&read(&mut stderr)?);
-        let how = if begin.elapsed() > patience {
-            format!("did not end within {patience:?}")
+        let how = if begin.elapsed() > timeout {
+            format!("did not end within {timeout:?}")
         } else {
             status.to_string()
         };
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_prints_is_told_apart_by_stream() {
+    fn program_output_is_separated_by_stream() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2"]);
         let said = watch(&mut command, STOP_TIMEOUT, &Stop::default()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_has_an_end() {
+    fn wait_has_a_timeout() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60"]);
         let failure = watch(&mut command, Duration::from_millis(20), &Stop::default()).unwrap_err();

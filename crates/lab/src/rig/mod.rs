@@ -43,12 +43,12 @@ use cli::exit::{Exit, Failure};
 use cli::output;
 use cli::output::progress;
 use worker::{Engine, Stop, Which};
-use worker::{Work, Worker};
+use worker::{WorkDone, Worker};
 
 /// Where the mounts and the note are: one place, so that a run finds what a killed one has left.
 const RUN_DIR: &str = "/run/prezero-demo";
 /// The sizes of the pools before, while they are changed.
-const NOTE: &str = "/run/prezero-demo.reserved";
+const RESERVATION_RECORD: &str = "/run/prezero-demo.reserved";
 /// How long the daemon may take to see that a loan is over.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes touched between two looks at the wish to stop: 1 GiB takes up to 2 s where the machine has
@@ -57,7 +57,7 @@ const TOUCH_BYTES: u64 = 256 << 20;
 
 /// How often room is made for pages that could not be reserved at once: the kernel's search for a
 /// whole GiB fails on a single page that is in use at the moment, and succeeds a moment later.
-const MOST_TRIES: u32 = 4;
+const MAX_TRIES: u32 = 4;
 /// Memory that making room leaves alone, so that no process is killed for it.
 const SPARE_BYTES: u64 = 1 << 30;
 
@@ -103,7 +103,8 @@ impl Rig {
         match backing {
             Backing::Huge { node } => {
                 // The holder of the note owns the directory, too.
-                let (reservation, left) = Reservation::begin(roots.clone(), Path::new(NOTE))?;
+                let (reservation, left) =
+                    Reservation::begin(roots.clone(), Path::new(RESERVATION_RECORD))?;
                 leftover::remove(&roots, Path::new(RUN_DIR))?;
                 for before in left {
                     let (page, node, total) = (before.page, before.node, before.total);
@@ -230,7 +231,7 @@ fn reserve(
     (page, node, wanted): (PageSize, Node, Pages),
 ) -> Result<Pages, linux::Error> {
     let mut free = reservation.grow(page, node, wanted)?;
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         if free >= wanted || plan.stop.is_set() {
             break;
         }
@@ -295,7 +296,7 @@ impl Scene<'_> {
 
     /// Its pages, as a worker asks for them.
     pub(crate) fn which(&self) -> Which {
-        Which::of(self.rig.node, self.page)
+        Which::exact(self.rig.node, self.page)
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
@@ -318,7 +319,7 @@ impl Scene<'_> {
     }
 
     /// Zeroes the rest of the daemon's pool, with all threads, until all of it is ready.
-    pub(crate) fn fill(&mut self, plan: &Plan) -> Result<Work, Failure> {
+    pub(crate) fn fill(&mut self, plan: &Plan) -> Result<WorkDone, Failure> {
         let bar = progress::bytes(self.bytes().0, "filling the pool");
         let worker = Worker {
             socket: &self.socket,
@@ -365,7 +366,7 @@ impl Scene<'_> {
     pub(crate) fn settle(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.wait("the daemon still waits for returned memory", stop, |scene| {
             let pools = scene.client.status()?.pools;
-            Ok(pools.iter().all(|pool| pool.lent_pages + pool.lingering_pages == Pages(0)))
+            Ok(pools.iter().all(|pool| pool.lent_pages + pool.draining_pages == Pages(0)))
         })
     }
 
@@ -383,8 +384,8 @@ impl Scene<'_> {
     }
 
     /// Why blocks recycle fresh that are to recycle as is best.
-    pub(crate) fn fresh_because(&mut self) -> Result<Option<String>, Failure> {
-        Ok(self.client.status()?.fresh_because)
+    pub(crate) fn fresh_reason(&mut self) -> Result<Option<String>, Failure> {
+        Ok(self.client.status()?.fresh_reason)
     }
 
     /// How much is ready now.
@@ -400,9 +401,9 @@ impl Scene<'_> {
     }
 
     /// Waits until nothing is lent any more, then gives everything to the kernel's pool.
-    pub(crate) fn give_back(&mut self, stop: &Stop) -> Result<(), Failure> {
+    pub(crate) fn release(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.settle(stop)?;
-        self.client.give_back(None, None, None)?;
+        self.client.release(None, None, None)?;
         if !self.is_huge() {
             return Ok(());
         }

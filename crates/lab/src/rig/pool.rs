@@ -16,7 +16,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// One block, for root alone.
-    pub(crate) fn of(page: PageSize, size: Bytes) -> Self {
+    pub(crate) fn new(page: PageSize, size: Bytes) -> Self {
         Self { page, size, pages_per_block: None, lend_group: None }
     }
 

@@ -272,7 +272,7 @@ impl Server<'_> {
 
     /// Ends it in order, and waits for that.
     pub(crate) fn end(mut self, stop: &Stop) -> Result<(), Failure> {
-        self.tell(Signal::INT);
+        self.notify(Signal::INT);
         let begin = Instant::now();
         while self.child.try_wait()?.is_none() {
             if stop.is_set() {
@@ -287,7 +287,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn tell(&self, signal: Signal) {
+    fn notify(&self, signal: Signal) {
         // It may have ended already; it is not waited for before that, so the number is its own.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
@@ -299,7 +299,7 @@ impl Drop for Server<'_> {
         if is_gone(&mut self.child) {
             return;
         }
-        self.tell(Signal::QUIT);
+        self.notify(Signal::QUIT);
         let begin = Instant::now();
         while !is_gone(&mut self.child) && begin.elapsed() < STOP_TIMEOUT {
             thread::sleep(POLL_INTERVAL);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_has_left_is_removed_and_nothing_else() {
+    fn remains_of_a_killed_run_are_removed_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["prezero-bench-postgresql-Ab1/cluster/data", "postgresql", "prezero-bench-x"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();

@@ -228,7 +228,7 @@ impl Running {
     }
 
     /// One line of QMP; empty at its end.
-    fn read_line(&mut self, patience: Duration, stop: &Stop) -> Result<String, Failure> {
+    fn read_line(&mut self, timeout: Duration, stop: &Stop) -> Result<String, Failure> {
         let begin = Instant::now();
         let mut line = String::new();
         loop {
@@ -249,8 +249,8 @@ impl Running {
                     if stop.is_set() {
                         return Err(Failure::interrupted());
                     }
-                    if begin.elapsed() > patience {
-                        return Err(Failure::failed(format!("QEMU said nothing for {patience:?}")));
+                    if begin.elapsed() > timeout {
+                        return Err(Failure::failed(format!("QEMU said nothing for {timeout:?}")));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(line),

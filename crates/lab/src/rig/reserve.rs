@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_grows_by_what_is_missing_and_is_put_back_on_drop() {
+    fn pool_grows_by_its_shortage_and_is_restored_on_drop() {
         let (dir, roots, total) = tree();
         let note = dir.path().join("note");
         let (mut reservation, left) = Reservation::begin(roots, &note).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_put_back_first() {
+    fn remains_of_a_killed_process_are_restored_first() {
         let (dir, roots, total) = tree();
         let note = dir.path().join("note");
         fs::write(&total, "9").unwrap();

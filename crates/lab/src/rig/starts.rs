@@ -51,7 +51,7 @@ pub(crate) fn measure(plan: &Plan, scene: &mut Scene<'_>, qemu: &Qemu) -> Result
         starts.fill.add(scene.fill(plan)?.took);
         starts.plain.add(start(plan, scene, qemu, Memory::Untouched)?);
         starts.lent.add(start_lent(plan, scene, qemu)?);
-        scene.give_back(&plan.stop)?;
+        scene.release(&plan.stop)?;
         for (threads, series) in
             [(1, &mut starts.prealloc_1), (plan.threads, &mut starts.prealloc_all)]
         {

@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use units::{Counts, Domain, Pages};
 use zerocopy::IntoBytes;
 
-use crate::error::{Advise, Context, Errno, Error, Result};
-use crate::hugepagectl::{Argument, Query, Request, WATCH_ZEROABLE, Watch, Zero};
+use crate::error::{Advise, Errno, Error, ErrorContext, Result};
+use crate::hugepagectl::{Argument, IoctlNumber, Query, WATCH_ZEROABLE, Watch, Zero};
 use crate::raw;
 use crate::roots::Roots;
 
@@ -114,7 +114,7 @@ impl Device {
         let query = Query { size: PROBE_SIZE, node, page_shift, ..Query::default() };
         let mut bytes = [0; PROBE_SIZE as usize];
         bytes[..size_of::<Query>()].copy_from_slice(query.as_bytes());
-        self.ioctl(Request::number::<Query>(bytes.len()), &mut bytes, &query)?;
+        self.ioctl(IoctlNumber::number::<Query>(bytes.len()), &mut bytes, &query)?;
         let mut size = [0; 4];
         size.copy_from_slice(&bytes[..4]);
         Ok(u32::from_ne_bytes(size))
@@ -167,7 +167,7 @@ impl Device {
     fn call<T: Argument + fmt::Debug>(&self, argument: &mut T) -> Result<()> {
         argument.set_size(u32::try_from(size_of::<T>()).unwrap_or(u32::MAX));
         let asked = *argument;
-        let number = Request::number::<T>(size_of::<T>());
+        let number = IoctlNumber::number::<T>(size_of::<T>());
         self.ioctl(number, argument.as_mut_bytes(), &asked)
     }
 

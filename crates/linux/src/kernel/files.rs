@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use units::Domain;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::hugetlb::pool_dir;
 use crate::roots::Roots;
 
@@ -76,7 +76,7 @@ impl AsFd for CountFile {
 }
 
 /// Whether the files are there for that pool.
-pub fn are_there(roots: &Roots, domain: Domain) -> bool {
+pub fn exist(roots: &Roots, domain: Domain) -> bool {
     let dir = pool_dir(roots, domain.page_size, Some(domain.node));
     [Name::Zeroable, Name::Zeroed].iter().all(|name| dir.join(name.as_str()).exists())
 }

@@ -33,17 +33,17 @@ pub struct LoadedModule {
 pub fn loaded(roots: &Roots) -> Result<Option<LoadedModule>> {
     let dir = roots.sys.join("module").join(NAME);
     // Before and after `live` it is being loaded or unloaded.
-    let state = files::read_if_there(&dir.join("initstate"))?;
+    let state = files::read_optional(&dir.join("initstate"))?;
     if state.as_deref().map(str::trim) != Some("live") {
         return Ok(None);
     }
-    let version = files::read_if_there(&dir.join("version"))?;
-    let references = files::read_if_there(&dir.join("refcnt"))?;
+    let version = files::read_optional(&dir.join("version"))?;
+    let references = files::read_optional(&dir.join("refcnt"))?;
     let mut parameters = BTreeMap::new();
     let of_parameters = dir.join("parameters");
     if of_parameters.exists() {
         for name in files::names(&of_parameters)? {
-            if let Some(value) = files::read_if_there(&of_parameters.join(&name))? {
+            if let Some(value) = files::read_optional(&of_parameters.join(&name))? {
                 parameters.insert(name, value.trim().to_owned());
             }
         }

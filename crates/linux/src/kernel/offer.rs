@@ -37,7 +37,7 @@ impl Support {
     /// The version with a query of `bytes` bytes, if there is one.
     ///
     /// An unknown version is larger than ours, and counts as the version after ours.
-    fn of_query_size(bytes: u32) -> Option<Self> {
+    fn from_query_size(bytes: u32) -> Option<Self> {
         let bytes = bytes as usize;
         match bytes.cmp(&size_of::<Query>()) {
             Ordering::Less => (bytes >= Query::SIZE_VER0).then_some(Self::Zeroed(0)),
@@ -98,7 +98,7 @@ pub fn probe(roots: &Roots) -> Result<Offer> {
             sizes.iter().map(|size| Domain { node: *node, page_size: *size }).collect::<Vec<_>>()
         })
         .collect();
-    let files = !domains.is_empty() && domains.iter().all(|at| files::are_there(roots, *at));
+    let files = !domains.is_empty() && domains.iter().all(|at| files::exist(roots, *at));
     let Some(domain) = domains.first().copied() else { return Ok(Offer::stock(false, None)) };
     let device = match Device::open(roots) {
         Ok(device) => device,
@@ -121,7 +121,7 @@ pub(super) fn ask(device: &Device, domain: Domain, files: bool) -> Offer {
     let Ok(bytes) = device.query_size(domain) else {
         return Offer::stock(files, Some("/dev/hugepagectl does not answer HUGEPAGECTL_QUERY"));
     };
-    let Some(kernel) = Support::of_query_size(bytes) else {
+    let Some(kernel) = Support::from_query_size(bytes) else {
         return Offer::stock(files, Some("/dev/hugepagectl answers with less than version 0 has"));
     };
     // Watches nothing, and an unknown flag is still refused.
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn a_querys_size_says_its_version() {
-        assert_eq!(Support::of_query_size(80), None);
-        assert_eq!(Support::of_query_size(88), Some(Support::Zeroed(0)));
-        assert_eq!(Support::of_query_size(104), Some(Support::OURS));
-        assert!(Support::of_query_size(112) > Some(Support::OURS));
+        assert_eq!(Support::from_query_size(80), None);
+        assert_eq!(Support::from_query_size(88), Some(Support::Zeroed(0)));
+        assert_eq!(Support::from_query_size(104), Some(Support::OURS));
+        assert!(Support::from_query_size(112) > Some(Support::OURS));
     }
 
     #[test]

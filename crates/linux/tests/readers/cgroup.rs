@@ -84,7 +84,7 @@ fn any_process_has_its_own_groups() {
         ("proc/self/cgroup", "0::/me\n"),
         ("proc/17/cgroup", "0::/them\n"),
     ]);
-    let them = cgroup::of(&tree.roots(), 17).unwrap();
+    let them = cgroup::of_process(&tree.roots(), 17).unwrap();
     assert_eq!(them[0].path(), "/them");
-    assert!(cgroup::of(&tree.roots(), 18).unwrap_err().is_not_found());
+    assert!(cgroup::of_process(&tree.roots(), 18).unwrap_err().is_not_found());
 }

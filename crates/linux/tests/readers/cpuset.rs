@@ -14,7 +14,7 @@ fn reads_what_the_kernel_prints() {
 }
 
 #[test]
-fn refuses_what_is_no_list() {
+fn non_list_is_refused() {
     for text in
         ["a", "1,", ",1", "3-1", "1-", "-1", "+1", "0-8:2/4", "1 2", "65536", "0-4294967295"]
     {
@@ -25,7 +25,7 @@ fn refuses_what_is_no_list() {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back(cpus: BTreeSet<u16>) {
+    fn printed_set_reads_back(cpus: BTreeSet<u16>) {
         let set: CpuSet = cpus.iter().copied().map(u32::from).collect();
         prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use linux::Errno;
-use linux::kernel::files::{CountFile, Name, are_there};
+use linux::kernel::files::{CountFile, Name, exist};
 use linux::kernel::{Support, offer};
 use testkit::tree;
 use units::{Domain, Node};
@@ -39,7 +39,7 @@ fn a_kernel_without_huge_pages_is_stock() {
 }
 
 #[test]
-fn files_without_a_device_are_stock_and_say_what_is_missing() {
+fn files_without_a_device_are_stock_and_name_missing_parts() {
     let tree = tree(&[
         ("sys/devices/system/node/has_memory", "1\n"),
         ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"),
@@ -71,8 +71,8 @@ fn a_device_that_is_none_is_stock_and_says_so() {
 fn the_files_are_read_again_and_again() {
     let tree = tree(&[(&file("zeroed_hugepages"), "3\n"), (&file("zeroable_hugepages"), "x\n")]);
     let roots = tree.roots();
-    assert!(are_there(&roots, on(1)));
-    assert!(!are_there(&roots, on(0)));
+    assert!(exist(&roots, on(1)));
+    assert!(!exist(&roots, on(0)));
     let mut zeroed = CountFile::open(&roots, on(1), Name::Zeroed).unwrap();
     assert_eq!(zeroed.read().unwrap(), 3);
     std::fs::write(roots.sys.join(&file("zeroed_hugepages")["sys/".len()..]), "12\n").unwrap();

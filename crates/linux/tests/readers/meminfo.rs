@@ -27,7 +27,7 @@ fn reads_a_nodes_memory_and_without_numa_the_machines() {
 }
 
 #[test]
-fn what_a_node_has_for_programs_is_in_no_shared_memory_and_within_the_machines() {
+fn available_node_memory_excludes_shared_and_fits_the_machine() {
     let machine = "MemTotal: 90 kB\nMemFree: 3 kB\nMemAvailable: 50 kB\n";
     let node = |free| {
         format!(

@@ -42,7 +42,7 @@ fn processes_with_the_device_open_are_found() {
 }
 
 #[test]
-fn origin_is_told_in_one_line() {
+fn origin_is_one_line() {
     let line = |implementation, release: &str| {
         Origin { implementation, release: release.to_owned() }.to_string()
     };

@@ -91,7 +91,7 @@ fn names_are_single_components_and_links_are_not_followed() {
 }
 
 #[test]
-fn a_name_that_is_not_text_is_said_to_be_foreign() {
+fn name_that_is_not_text_is_unknown() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let memory = Memory::plain();
@@ -114,7 +114,7 @@ fn an_unlinked_block_lives_until_its_last_description_closes() {
 }
 
 #[test]
-fn a_move_and_an_opening_wait_for_nobody_who_fills_the_file() {
+fn moves_and_opens_do_not_wait_for_a_filler() {
     use std::time::{Duration, Instant};
     const PAGES: u64 = 64;
     let Some(memory) = Memory::huge(units::PageSize::MIB_2, PAGES) else { return };

@@ -28,7 +28,7 @@ fn allocated_pages_are_counted_and_zero() {
 }
 
 #[test]
-fn page_by_page_says_how_far_it_is_and_stops_when_told() {
+fn page_by_page_fill_reports_progress_and_stops_on_request() {
     Memory::each(2, |memory| {
         let file = memory.dir.create("ready", "a").unwrap();
         let mut seen = Vec::new();
@@ -110,7 +110,7 @@ fn trimmed_and_grown_again_is_zero() {
 }
 
 #[test]
-fn growing_leaves_a_hole_that_takes_no_page() {
+fn growing_leaves_an_unbacked_part_without_pages() {
     Memory::each_huge(1, |memory| {
         let free = memory.free().unwrap();
         let file = memory.block("a", 1);
@@ -140,7 +140,7 @@ fn a_punched_page_returns_to_the_pool() {
 }
 
 #[test]
-fn an_empty_pool_is_typed_and_keeps_what_was_made() {
+fn empty_pool_is_typed_and_keeps_earlier_pages() {
     Memory::each_huge(2, |memory| {
         let free = memory.free().unwrap();
         let file = memory.dir.create("ready", "a").unwrap();

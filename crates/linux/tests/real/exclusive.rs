@@ -43,7 +43,7 @@ fn the_only_description_is_sole() {
 }
 
 #[test]
-fn another_description_is_seen_whatever_its_mode() {
+fn another_description_is_seen_with_any_mode() {
     Memory::each(1, |memory| {
         let file = memory.block("a", 1);
         let other = memory.dir.open_block("ready", "a").unwrap();
@@ -131,8 +131,8 @@ fn a_duplicate_of_the_provers_description_is_not_seen() {
 }
 
 #[test]
-fn a_path_descriptor_is_not_seen_but_opens_only_for_whom_the_file_is_for() {
-    const NOBODY: u32 = 65534;
+fn path_descriptor_is_unseen_but_opens_only_for_the_files_user() {
+    const NO_USER: u32 = 65534;
     Memory::each(1, |memory| {
         if !rustix::process::geteuid().is_root() {
             return skip("lending to another user needs root");
@@ -144,23 +144,23 @@ fn a_path_descriptor_is_not_seen_but_opens_only_for_whom_the_file_is_for() {
         assert_eq!(prove(&file).unwrap(), Sole, "O_PATH is no open of the file");
 
         let may_open = |uid| opens_again(&kept, uid);
-        assert!(file.is_private().unwrap() && !may_open(NOBODY), "as it was made");
+        assert!(file.is_private().unwrap() && !may_open(NO_USER), "as it was made");
         file.give_access((1234, 1234)).unwrap();
         assert!(!file.is_private().unwrap());
         assert!(may_open(1234), "the borrower can open it by /proc/self/fd");
-        assert!(!may_open(NOBODY), "nobody else can");
+        assert!(!may_open(NO_USER), "nobody else can");
         assert_eq!(soon(&file), Sole, "the owner may ask about a file that it gave to a user");
         // As its owner may by way of the descriptor, whatever the mode says.
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o666)).unwrap();
-        assert!(may_open(NOBODY));
+        assert!(may_open(NO_USER));
         file.take_access().unwrap();
-        assert!(file.is_private().unwrap() && !may_open(1234) && !may_open(NOBODY));
+        assert!(file.is_private().unwrap() && !may_open(1234) && !may_open(NO_USER));
         assert_eq!(soon(&file), Sole);
     });
 }
 
 #[test]
-fn a_borrower_that_changes_the_mode_all_the_time_loses_its_access_each_time() {
+fn borrower_that_keeps_changing_the_mode_loses_access_each_time() {
     const BORROWER: u32 = 1234;
     Memory::each(1, |memory| {
         if !rustix::process::geteuid().is_root() {
@@ -220,7 +220,7 @@ fn opens_again(kept: &OwnedFd, uid: u32) -> bool {
 const MEETINGS: usize = 300;
 
 #[test]
-fn an_open_in_the_moment_of_the_proof_harms_nobody() {
+fn open_during_the_proof_harms_no_process() {
     // The kernel signals a lease holder when another process opens the file; SIGIO would end this
     // process.
     Memory::each(1, |memory| {
@@ -251,7 +251,7 @@ fn an_open_in_the_moment_of_the_proof_harms_nobody() {
 }
 
 #[test]
-fn what_cannot_have_a_lease_is_unsupported() {
+fn file_without_lease_support_is_unsupported() {
     // The kernel leases regular files only, and answers EINVAL for the rest.
     let (pipe, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     assert_eq!(prove(&BlockFile::from(pipe)).unwrap(), Unsupported);

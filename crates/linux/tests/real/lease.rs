@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use testkit::child;
 use testkit::hugepages::{self, MIB_2};
 
-const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+const NO_TIMEOUT: Option<Duration> = Some(Duration::ZERO);
 /// Long enough for a loaded machine; the tests that pass do not wait for it.
-const LONG: Option<Duration> = Some(Duration::from_secs(20));
+const LONG_TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 fn leases() -> (TempDir, LeaseDir) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -28,7 +28,7 @@ fn a_lease_lives_as_long_as_the_clients_end() {
     assert!(!daemon.has_ended().unwrap());
     drop(client);
     assert!(daemon.has_ended().unwrap());
-    assert!(daemon.wait(AT_ONCE).unwrap());
+    assert!(daemon.wait(NO_TIMEOUT).unwrap());
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn the_last_copy_counts_and_sigkill_closes_it() {
     drop(client);
     assert!(!daemon.has_ended().unwrap(), "the child has a copy");
     holder.kill();
-    assert!(daemon.wait(LONG).unwrap());
+    assert!(daemon.wait(LONG_TIMEOUT).unwrap());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn the_client_sees_whether_a_daemon_runs() {
 }
 
 #[test]
-fn epoll_tells_the_end_unasked_and_edge_triggered() {
+fn epoll_reports_the_end_unasked_and_edge_triggered() {
     let _alone = child::alone();
     let (_dir, leases) = leases();
     let (client, daemon) = leases.create("1").unwrap();
@@ -166,7 +166,7 @@ fn an_id_is_used_once_and_is_one_name() {
 }
 
 #[test]
-fn what_is_no_lease_is_not_listed() {
+fn non_lease_files_are_not_listed() {
     let _alone = child::alone();
     let (dir, leases) = leases();
     std::fs::write(dir.path().join("note"), "").unwrap();

@@ -7,7 +7,6 @@
 
 mod block_dir;
 mod block_file;
-mod closings;
 mod exclusive;
 mod host;
 mod lease;
@@ -17,4 +16,5 @@ mod mount;
 mod numa;
 mod peer;
 mod process;
+mod unmap_events;
 mod user_ns;

@@ -7,7 +7,7 @@ use testkit::hugepages::MIB_2;
 use crate::memory::Memory;
 
 #[test]
-fn what_one_mapping_writes_another_reads() {
+fn writes_of_one_mapping_are_read_by_another() {
     Memory::each(2, |memory| {
         let file = memory.block("a", 2);
         let mapping = Mapping::map(&file, memory.bytes(2), memory.page).unwrap();
@@ -63,7 +63,7 @@ fn faults() -> u64 {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_second_mapping_of_a_gibibyte_takes_its_page_tables_from_the_first() {
+fn second_mapping_of_a_gibibyte_shares_page_tables() {
     const GIB: u64 = 1 << 30;
     let Some(memory) = Memory::huge(MIB_2, 512) else { return };
     let file = memory.block("a", 512);
@@ -109,7 +109,7 @@ fn lengths_are_whole_pages() {
 }
 
 #[test]
-fn a_hole_is_promised_pages_when_it_is_mapped() {
+fn unbacked_part_is_promised_pages_when_it_is_mapped() {
     Memory::each_huge(2, |memory| {
         let free = memory.free().unwrap();
         let file = memory.block("a", 1);
@@ -123,7 +123,7 @@ fn a_hole_is_promised_pages_when_it_is_mapped() {
 }
 
 #[test]
-fn a_hole_larger_than_the_pool_is_refused_at_mmap() {
+fn unbacked_part_larger_than_the_pool_is_refused_at_mmap() {
     Memory::each_huge(2, |memory| {
         let free = memory.free().unwrap();
         let file = memory.block("a", 1);

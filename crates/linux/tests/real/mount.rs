@@ -7,7 +7,7 @@ use testkit::hugepages::{self, GIB_1, MIB_2};
 use units::PageSize;
 
 #[test]
-fn what_is_mounted_is_found_by_its_page_size() {
+fn mount_is_found_by_its_page_size() {
     let _alone = child::alone();
     for page in [MIB_2, GIB_1] {
         let Some(mounted) = hugepages::mounted(page) else { continue };

@@ -2,7 +2,7 @@
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use linux::peer::{self, Groups, MOST_GROUPS, Peer};
+use linux::peer::{self, MAX_GROUPS, Peer, PeerGroups};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use testkit::{child, skip};
@@ -11,11 +11,11 @@ use testkit::{child, skip};
 fn a_pair_of_ones_own_is_oneself() {
     let _alone = child::alone();
     let (one, _two) = UnixStream::pair().unwrap();
-    let peer = Peer::of(&one).unwrap();
+    let peer = Peer::from_socket(&one).unwrap();
     assert_eq!(peer.pid, Some(std::process::id()));
     assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
     assert_eq!(peer.gid, rustix::process::getegid().as_raw());
-    assert!(!Groups::of(&one).unwrap().contains(987_654));
+    assert!(!PeerGroups::from_socket(&one).unwrap().contains(987_654));
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn another_user_is_seen_with_all_its_groups() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    let groups: Vec<u32> = (2000..).take(MOST_GROUPS).collect();
+    let groups: Vec<u32> = (2000..).take(MAX_GROUPS).collect();
     let client = child::fork(|ready| {
         let ids: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
         set_thread_groups(&ids).unwrap();
@@ -41,13 +41,13 @@ fn another_user_is_seen_with_all_its_groups() {
     });
     let (stream, _) = listener.accept().unwrap();
     client.wait_ready();
-    let peer = Peer::of(&stream).unwrap();
+    let peer = Peer::from_socket(&stream).unwrap();
     assert_eq!(
         (peer.pid, peer.uid, peer.gid),
         (Some(client.pid()), 0, 1999),
         "as it was at connect"
     );
-    assert_eq!(Groups::of(&stream).unwrap(), Groups::Known(groups));
+    assert_eq!(PeerGroups::from_socket(&stream).unwrap(), PeerGroups::Known(groups));
 
     assert!(!peer::has_ended(&stream, Duration::ZERO).unwrap());
     client.kill();
@@ -63,7 +63,7 @@ fn peer_with_too_many_groups_is_in_none_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    for count in [MOST_GROUPS + 1, 65_536] {
+    for count in [MAX_GROUPS + 1, 65_536] {
         let client = child::fork(|ready| {
             let ids: Vec<Gid> = (0..).take(count).map(Gid::from_raw).collect();
             set_thread_groups(&ids).unwrap();
@@ -73,13 +73,13 @@ fn peer_with_too_many_groups_is_in_none_of_them() {
         });
         let (stream, _) = listener.accept().unwrap();
         client.wait_ready();
-        let groups = Groups::of(&stream).unwrap();
-        assert_eq!((&groups, groups.contains(0)), (&Groups::TooMany, false), "{count}");
+        let groups = PeerGroups::from_socket(&stream).unwrap();
+        assert_eq!((&groups, groups.contains(0)), (&PeerGroups::TooMany, false), "{count}");
     }
 }
 
 #[test]
-fn of_a_socket_that_is_handed_on_the_listener_is_who_listened() {
+fn listener_of_an_inherited_socket_is_the_process_that_listened() {
     let _alone = child::alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
@@ -103,6 +103,6 @@ fn of_a_socket_that_is_handed_on_the_listener_is_who_listened() {
 #[test]
 fn a_file_has_no_peer() {
     let file = std::fs::File::open("/proc/version").unwrap();
-    let error = Peer::of(&file).unwrap_err().to_string();
+    let error = Peer::from_socket(&file).unwrap_err().to_string();
     assert!(error.contains("</proc/version>, SOL_SOCKET, SO_PEERCRED) = errno"), "{error}");
 }

@@ -42,14 +42,14 @@ fn a_worker_runs_like_another_thread() {
     });
     model.wait_ready();
     let worker = child::fork(|_| {
-        sched::run_like(model.pid()).unwrap();
+        sched::copy_scheduling(model.pid()).unwrap();
         let place = (sched::affinity().unwrap(), sched::nice().unwrap(), sched::policy().unwrap());
         assert_eq!(place, (one.clone(), 11, Policy::Idle));
         0
     });
     assert_eq!(worker.wait(), Some(0));
     model.kill();
-    let gone = sched::run_like(u32::MAX).unwrap_err().to_string();
+    let gone = sched::copy_scheduling(u32::MAX).unwrap_err().to_string();
     assert!(gone.contains("larger than any"), "{gone}");
 }
 

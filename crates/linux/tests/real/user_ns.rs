@@ -27,7 +27,7 @@ fn seen(maker: u32, ends: bool) -> (u32, linux::Result<Option<u32>>) {
     let (path, listener) = listen(&dir);
     let child: Child = child::fork(|ready| {
         set_thread_uid(Uid::from_raw(maker)).unwrap();
-        child::become_user_of_a_new_namespace(ready, 5);
+        child::enter_user_namespace(ready, 5);
         let _stream = UnixStream::connect(&path).unwrap();
         if ends { 0 } else { ready.hold() }
     });
@@ -37,7 +37,7 @@ fn seen(maker: u32, ends: bool) -> (u32, linux::Result<Option<u32>>) {
     if ends {
         child.wait_exited();
     }
-    let peer = Peer::of(&stream).unwrap();
+    let peer = Peer::from_socket(&stream).unwrap();
     (peer.uid, user_ns::maker(&Roots::default(), &stream, &peer))
 }
 
@@ -54,7 +54,7 @@ fn a_user_of_a_namespace_is_its_makers() {
 }
 
 #[test]
-fn of_a_peer_that_has_ended_nobody_knows_whose_it_was() {
+fn ended_peer_has_no_known_user() {
     let _alone = child::alone();
     if !rustix::process::geteuid().is_root() {
         return skip("mapping users needs root");
@@ -67,17 +67,17 @@ fn of_a_peer_that_has_ended_nobody_knows_whose_it_was() {
 fn a_process_beside_ours_is_its_own() {
     let _alone = child::alone();
     let (one, _two) = UnixStream::pair().unwrap();
-    let peer = Peer::of(&one).unwrap();
+    let peer = Peer::from_socket(&one).unwrap();
     assert_eq!(user_ns::maker(&Roots::default(), &one, &peer).unwrap(), None);
 }
 
 #[test]
-fn where_the_kernel_has_no_user_namespaces_everybody_is_his_own() {
+fn without_user_namespaces_every_user_is_its_own() {
     let _alone = child::alone();
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("self/ns")).unwrap();
     let roots = Roots { proc: dir.path().to_owned(), ..Roots::default() };
     let (one, _two) = UnixStream::pair().unwrap();
-    let peer = Peer::of(&one).unwrap();
+    let peer = Peer::from_socket(&one).unwrap();
     assert_eq!(user_ns::maker(&roots, &one, &peer).unwrap(), None);
 }

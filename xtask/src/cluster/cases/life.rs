@@ -46,7 +46,7 @@ pub(super) fn zeros(bed: &mut Bed) -> Result<String> {
     bed.run("default", "warm", 128, ["use", "1"])?;
     bed.delete("default", "warm")?;
     bed.is_clean()?;
-    bed.all_is_ready()?;
+    bed.wait_for_ready_pages()?;
     let asked = now()?;
     let pod = bed.run("default", "zeroed", 128, ["use", "1"])?;
     let said = bed.said(&pod, 0)?;
@@ -55,7 +55,7 @@ pub(super) fn zeros(bed: &mut Bed) -> Result<String> {
     ensure!(loan["bytes"] == 128 * MIB, "lent was {loan}");
     bed.delete("default", "zeroed")?;
     bed.is_clean()?;
-    Ok(Start::of(asked, &said)?.to_string())
+    Ok(Start::parse(asked, &said)?.to_string())
 }
 
 /// Since when the clock of both, the test and the pod, counts.
@@ -70,7 +70,7 @@ struct Start {
 }
 
 impl Start {
-    fn of(asked: Duration, said: &str) -> Result<Self> {
+    fn parse(asked: Duration, said: &str) -> Result<Self> {
         let number = |name: &str| -> Result<u64> {
             let mut words = said.split_whitespace();
             let value = words.find(|word| *word == name).and_then(|_| words.next());
@@ -107,10 +107,10 @@ fn native() -> Value {
 pub(super) fn measured(bed: &mut Bed) -> Result<String> {
     let (mut claims, mut natives) = (Vec::new(), Vec::new());
     for _ in 0..3 {
-        bed.all_is_ready()?;
+        bed.wait_for_ready_pages()?;
         let asked = now()?;
         let claimed = bed.run("default", "claimed", 128, ["use", "1"])?;
-        claims.push(Start::of(asked, &bed.said(&claimed, 0)?)?);
+        claims.push(Start::parse(asked, &bed.said(&claimed, 0)?)?);
         bed.delete("default", "claimed")?;
         bed.is_clean()?;
         bed.prezero(&["drain"])?;
@@ -122,7 +122,7 @@ pub(super) fn measured(bed: &mut Bed) -> Result<String> {
         bed.prezero(&["drain", "--end"])?;
         let said = said?;
         holds(&said, 128 * MIB, 0)?;
-        natives.push(Start::of(asked, &said)?);
+        natives.push(Start::parse(asked, &said)?);
     }
     let median = |mut starts: Vec<Start>| {
         starts.sort_by_key(|start| start.touched);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_tenant_says_is_read_and_anything_else_is_an_error() {
+    fn tenants_words_are_read_and_others_are_errors() {
         let said = "bytes 4096 content 0 touched_us 12 at_us 3";
         assert_eq!(found(said).unwrap(), (4096, "0"));
         holds(said, 4096, 0).unwrap();

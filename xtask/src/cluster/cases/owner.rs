@@ -45,18 +45,18 @@ fn finds(bed: &Bed, namespace: &str, name: &str, byte: u8) -> Result<String> {
     Ok(scope)
 }
 
-/// How much is kept, once nothing lingers.
+/// How much is kept, once nothing is draining.
 fn kept(bed: &Bed) -> Result<u64> {
-    wait_for("nothing lingers", || {
+    wait_for("nothing is draining", || {
         let status: Value = serde_json::from_str(&bed.prezero(&["status", "--json"])?)?;
         let pools = status["pools"].as_array().context("pools")?;
         let pages = |field| pools.iter().filter_map(|pool| pool[field].as_u64()).sum::<u64>();
-        Ok((pages("lingering_pages") == 0).then_some(pages("kept_pages") * 2 * MIB))
+        Ok((pages("draining_pages") == 0).then_some(pages("kept_pages") * 2 * MIB))
     })
 }
 
 pub(super) fn found(bed: &mut Bed) -> Result<String> {
-    bed.all_is_ready()?;
+    bed.wait_for_ready_pages()?;
     for namespace in ["default", TIGHT] {
         make(bed, namespace)?;
     }

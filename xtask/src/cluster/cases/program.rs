@@ -35,7 +35,7 @@ fn counted(bed: &Bed) -> Result<(u64, u64, u64)> {
     let counter = |name: &str| status["counters"][name].as_u64().with_context(|| name.to_owned());
     let pools = status["pools"].as_array().context("pools")?;
     let lent = pools.iter().filter_map(|pool| pool["lent_pages"].as_u64()).sum();
-    Ok((counter("hit_bytes")?, counter("miss_bytes")?, lent))
+    Ok((counter("lent_ready_bytes")?, counter("lent_unbacked_bytes")?, lent))
 }
 
 /// The length of a mapping of the file in a program that is called so.
@@ -59,7 +59,7 @@ fn mapped(program: &str, path: &str) -> Result<u64> {
 /// it has powered off.
 pub(super) fn qemu(bed: &mut Bed) -> Result<String> {
     let dir = guest::dir()?;
-    bed.all_is_ready()?;
+    bed.wait_for_ready_pages()?;
     let (hits, misses, _) = counted(bed)?;
     bed.kubectl.apply(&[guest::pod(&dir, "machine", MEMORY)])?;
     let pod = bed.runs("default", "machine")?;
@@ -92,7 +92,7 @@ pub(super) fn qemu(bed: &mut Bed) -> Result<String> {
     let found = content.windows(mark.len()).filter(|bytes| *bytes == mark.as_bytes()).count();
     ensure!(found > 0, "{mark} is nowhere in {path}");
     drop(content);
-    guest::tell(&dir)?;
+    guest::notify(&dir)?;
     let pod = wait_for("the guest has powered off", || {
         let pod = bed.kubectl.get(&["pod", "-n", "default", "machine"])?;
         Ok((text(&pod["status"]["phase"]) == "Succeeded").then_some(pod))
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_says_is_read_to_its_carriage_returns() {
+    fn guest_output_is_read_to_its_carriage_returns() {
         let said = "x\r\nguest Memory: 84632K/130552K available (16384K kernel code)\r\nguest mark a-b\r\n";
         assert_eq!(memory_of(said).unwrap(), 130_552);
         assert_eq!(line(said, "guest mark "), Some("a-b"));

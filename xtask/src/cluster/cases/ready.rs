@@ -86,7 +86,7 @@ fn as_it_was(bed: &Bed) -> Result<()> {
     }
     bed.prezero(&["drain"])?;
     bed.prezero(&["drain", "--end"])?;
-    bed.all_is_ready()
+    bed.wait_for_ready_pages()
 }
 
 /// Three requests of one claim are three files, each a block that was ready. One request with a
@@ -162,7 +162,7 @@ pub(super) fn several(bed: &mut Bed) -> Result<String> {
 
 /// The driver was told how much of each loan was ready; the scheduler has said where it was to be.
 pub(super) fn promised(bed: &mut Bed) -> Result<String> {
-    bed.all_is_ready()?;
+    bed.wait_for_ready_pages()?;
     let asked = [("a", 64), ("b", 64), ("c", 128)];
     for (name, mib) in asked {
         bed.ask("default", name, mib, ["use", "1"])?;
@@ -181,7 +181,7 @@ pub(super) fn promised(bed: &mut Bed) -> Result<String> {
 
 /// How many files a claim has. Each is counted as ready, and was.
 fn all_was_ready(bed: &Bed, claim: &Value) -> Result<usize> {
-    let said = bed.driver_said()?;
+    let said = bed.driver_log()?;
     let results = &claim["status"]["allocation"]["devices"]["results"];
     let results = results.as_array().context("the claim is not allocated")?;
     for (index, result) in results.iter().enumerate() {

@@ -5,9 +5,9 @@ use units::{BlockId, Domain, JobId, Node, PageSize, Pages, PoolKey};
 use wire::{LendRequest, ZeroBy};
 
 use crate::block::{Block, IllegalMove, Reach, State, StateName};
-use crate::book::index::ReadyBlocks;
-use crate::book::job::{JobEnd, JobOrder, Who, Work};
-use crate::book::lend::{Plan, Taken};
+use crate::book::index::ReadyIndex;
+use crate::book::job::{JobEnd, JobOrder, Requester, Work};
+use crate::book::lend::{LoanPlan, Taken};
 use crate::book::{Book, Effect};
 
 impl Book {
@@ -16,7 +16,7 @@ impl Book {
     pub(super) fn take_block(
         &mut self,
         job: JobId,
-        who: Who,
+        who: Requester,
         fits: impl Fn(PoolKey) -> bool,
     ) -> Option<(JobOrder, Vec<Effect>)> {
         let (key, _) = self
@@ -24,8 +24,8 @@ impl Book {
             .iter()
             // A block beyond the ready target goes back as it is, even if a user would zero it.
             .filter(|(key, pool)| fits(**key) && pool.configured)
-            .filter(|(_, pool)| who == Who::User || pool.refilling)
-            .filter(|(key, _)| who == Who::User || !self.reaches_high(**key))
+            .filter(|(_, pool)| who == Requester::User || pool.refilling)
+            .filter(|(key, _)| who == Requester::User || !self.reaches_high(**key))
             .filter(|(key, _)| self.dirty_block(**key).is_some() || self.creatable(**key) > 0)
             .min_by_key(|(key, pool)| {
                 let wanted = pool.config.ready_high.0.max(1);
@@ -88,8 +88,8 @@ impl Book {
         let trust = !self.in_place_allowed;
         let finished = self.blocks.change(id, |b| b.finish(job, pages_done, reach, trust));
         let Some(state) = finished.transpose()? else { return Ok(None) };
-        self.note_level(pool);
-        if state != StateName::Lingering {
+        self.record_level(pool);
+        if state != StateName::Draining {
             self.counters.zeroed_bytes += pages_done.saturating_sub(before).bytes(page_size);
         }
         Ok(Some((Some(id), state, vec![Effect::Move(id)])))
@@ -148,7 +148,7 @@ impl Book {
 
     /// Ready pages of every purpose.
     pub(super) fn lendable_in_blocks(&self, domain: Domain) -> Pages {
-        self.blocks.ready_blocks(domain).map(ReadyBlocks::pages).unwrap_or_default()
+        self.blocks.ready_blocks(domain).map(ReadyIndex::pages).unwrap_or_default()
     }
 
     /// A ready block is as long as those of its pool.
@@ -163,15 +163,15 @@ impl Book {
         page_size: PageSize,
         need: Pages,
         request: &LendRequest,
-    ) -> Option<Plan> {
-        let most = request.most_parts();
+    ) -> Option<LoanPlan> {
+        let most = request.max_parts();
         let on = |node: &Node| Domain { node: *node, page_size };
         if request.single {
             return nodes.iter().find_map(|node| self.plan_single(on(node), need));
         }
         // What loans in one file would be served from, others take only if nothing else is ready.
         let plan = self.plan_of_several(nodes, page_size, need, most, false);
-        match plan.filter(Plan::is_ready) {
+        match plan.filter(LoanPlan::is_ready) {
             Some(ready) => Some(ready),
             // Pools of one size have nothing that is left to others.
             None => self.plan_of_several(nodes, page_size, need, most, true),
@@ -185,9 +185,9 @@ impl Book {
         need: Pages,
         most: usize,
         takes_files: bool,
-    ) -> Option<Plan> {
+    ) -> Option<LoanPlan> {
         let on = |node: &Node| Domain { node: *node, page_size };
-        let mut plan = Plan::default();
+        let mut plan = LoanPlan::default();
         let mut left = need;
         for node in nodes {
             let Some(ready) = self.blocks.ready_blocks(on(node)) else { continue };
@@ -218,7 +218,7 @@ impl Book {
             }
         }
         if left > Pages::ZERO {
-            // The hole is a part, too.
+            // The unbacked part is a part, too.
             if plan.blocks.len() >= most
                 && let Some((_, pages)) = plan.blocks.pop()
             {
@@ -228,7 +228,7 @@ impl Book {
             let room = |node: &&Node| self.room(on(node), &spare) >= left;
             let node = nodes.iter().find(room)?;
             plan.taken.push(Taken {
-                pool: self.hole_pool(on(node))?,
+                pool: self.unbacked_pool(on(node))?,
                 pages: left,
                 zeroed: Pages::ZERO,
             });
@@ -238,7 +238,7 @@ impl Book {
 
     /// Whether a loan of `need` pages justifies throwing this number of ready pages away.
     fn is_worth(&self, domain: Domain, waste: Pages, need: Pages) -> bool {
-        waste <= need && self.may_waste(domain, waste)
+        waste <= need && self.has_waste_credit(domain, waste)
     }
 
     /// Whether the kernel has `need` pages free on one of the nodes, beside every block. Then a
@@ -248,7 +248,7 @@ impl Book {
         nodes.iter().any(|node| self.available(Domain { node: *node, page_size }) >= pages)
     }
 
-    fn plan_single(&self, domain: Domain, need: Pages) -> Option<Plan> {
+    fn plan_single(&self, domain: Domain, need: Pages) -> Option<LoanPlan> {
         let ready = self.blocks.ready_blocks(domain);
         let larger = ready.and_then(|s| s.from(need).next());
         let is_worth = |pages: Pages| {
@@ -257,7 +257,7 @@ impl Book {
                 || !self.has_room_beside(&[domain.node], domain.page_size, need)
         };
         if let Some((_, id)) = larger.filter(|(pages, _)| is_worth(*pages)) {
-            return Some(Plan { blocks: vec![(id, need)], taken: Vec::new() });
+            return Some(LoanPlan { blocks: vec![(id, need)], taken: Vec::new() });
         }
         let smaller = ready.and_then(|s| s.fitting(need, None));
         let left = need.saturating_sub(smaller.map(|(pages, _)| pages).unwrap_or_default());
@@ -266,7 +266,7 @@ impl Book {
         if self.room(domain, &spare) < left {
             return None;
         }
-        let pool = self.hole_pool(domain)?;
-        Some(Plan { blocks, taken: vec![Taken { pool, pages: left, zeroed: Pages::ZERO }] })
+        let pool = self.unbacked_pool(domain)?;
+        Some(LoanPlan { blocks, taken: vec![Taken { pool, pages: left, zeroed: Pages::ZERO }] })
     }
 }

@@ -4,7 +4,8 @@
 //! A kernel with the series knows the zero pages of its own pool. There is no block before a loan
 //! then: *ready*, *zeroing* and *zeroable* are the kernel's counts ([`Book::observe`]), a worker's
 //! job is a number of pages, and a loan is a new file that takes its pages, zeroed, from the
-//! kernel's pool. From there on a block lives as any other: it is lent, lingers, is kept, and goes.
+//! kernel's pool. From there on a block lives as any other: it is lent, is draining, is kept, and
+//! goes.
 //!
 //! *Limits*: between two looks the book subtracts the pages that it has promised to loans. Jobs in
 //! workers' hands count as ready to come, and so do reported pages until the next look at the
@@ -19,9 +20,9 @@ use std::collections::BTreeMap;
 use units::{BlockId, Bytes, Counts, Domain, JobId, Node, PageSize, Pages, PoolKey};
 
 use crate::block::{Block, StateName};
-use crate::book::job::{JobOrder, Who, Work};
-use crate::book::lend::{Plan, Taken};
-use crate::book::supply::Supply;
+use crate::book::job::{JobOrder, Requester, Work};
+use crate::book::lend::{LoanPlan, Taken};
+use crate::book::supply::PoolSupply;
 use crate::book::{Book, Pool};
 use crate::config::{ConfigError, PoolConfig, Recycle};
 
@@ -125,21 +126,21 @@ impl Book {
         pools.counts(key).ready.min(self.spendable(key))
     }
 
-    /// New files only, each node giving what it has zeroed and one of them the rest as a hole. One
-    /// node gives one file.
+    /// New files only, each node giving what it has zeroed and one of them the rest as an unbacked
+    /// part. One node gives one file.
     pub(super) fn plan_from_kernel(
         &self,
         nodes: &[Node],
         page_size: PageSize,
         need: Pages,
-    ) -> Option<Plan> {
+    ) -> Option<LoanPlan> {
         let mut taken = Vec::new();
         let mut left = need;
         for node in nodes {
             let domain = Domain { node: *node, page_size };
             let zeroed = self.lendable(domain).min(left);
             left = left.saturating_sub(zeroed);
-            taken.push(Taken { pool: self.hole_pool(domain)?, pages: zeroed, zeroed });
+            taken.push(Taken { pool: self.unbacked_pool(domain)?, pages: zeroed, zeroed });
         }
         if left > Pages::ZERO {
             let room = |t: &&mut Taken| self.room(t.pool.domain(), &[]) >= t.pages + left;
@@ -147,7 +148,7 @@ impl Book {
             largest.pages += left;
         }
         taken.retain(|t| t.pages > Pages::ZERO);
-        Some(Plan { blocks: Vec::new(), taken })
+        Some(LoanPlan { blocks: Vec::new(), taken })
     }
 
     /// Pages of a pool that workers have in hand, done or not.
@@ -159,7 +160,7 @@ impl Book {
         &self,
         pools: &KernelPools,
         job: JobId,
-        who: Who,
+        who: Requester,
         fits: impl Fn(PoolKey) -> bool,
     ) -> Option<JobOrder> {
         let wanted = |key: PoolKey, pool: &Pool| {
@@ -169,9 +170,11 @@ impl Book {
             let zeroable = self.zeroable_in_kernel(pools, key).saturating_sub(reported);
             let zeroable = zeroable.min(bound.unwrap_or(zeroable));
             match who {
-                Who::User => zeroable,
-                Who::Background if !pool.refilling => Pages::ZERO,
-                Who::Background => zeroable.min(pool.config.ready_high.saturating_sub(coming)),
+                Requester::User => zeroable,
+                Requester::Background if !pool.refilling => Pages::ZERO,
+                Requester::Background => {
+                    zeroable.min(pool.config.ready_high.saturating_sub(coming))
+                }
             }
         };
         let (pool, wanted) = self
@@ -192,21 +195,21 @@ impl Book {
     pub(super) fn finish_pages(&mut self, order: &JobOrder, done: Pages) -> StateName {
         let zeroed = done.min(order.pages);
         self.counters.zeroed_bytes += zeroed.bytes(order.pool.page_size);
-        if let Supply::Kernel(pools) = &mut self.supply {
+        if let PoolSupply::Kernel(pools) = &mut self.supply {
             pools.report(order.pool.domain(), zeroed);
         }
         if done >= order.pages { StateName::Ready } else { StateName::Zeroable }
     }
 
     /// Reports that a block was just lent with a plan of `planned` zeroed pages, and only the first
-    /// `filled` were available: the rest is a hole.
-    pub fn note_filled(&mut self, block: BlockId, planned: Pages, filled: Pages) {
+    /// `filled` were available: the rest is an unbacked part.
+    pub fn record_filled(&mut self, block: BlockId, planned: Pages, filled: Pages) {
         let Some(pool) = self.block(block).map(Block::pool) else { return };
-        self.blocks.change(block, |b| b.note_filled(filled));
+        self.blocks.change(block, |b| b.record_filled(filled));
         let short = planned.saturating_sub(filled);
         let bytes = short.bytes(pool.page_size);
-        self.counters.hit_bytes = self.counters.hit_bytes.saturating_sub(bytes);
-        self.counters.miss_bytes += bytes;
+        self.counters.lent_ready_bytes = self.counters.lent_ready_bytes.saturating_sub(bytes);
+        self.counters.lent_unbacked_bytes += bytes;
         let counts = self.lent_so_far.entry(pool.domain()).or_default();
         counts.hits = counts.hits.saturating_sub(short);
         counts.misses += short;

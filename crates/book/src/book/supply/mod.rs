@@ -17,15 +17,15 @@ use units::{Counts, Domain, JobId, Node, PageSize, Pages, PoolKey};
 use wire::LendRequest;
 
 use self::kernel::KernelPools;
-use super::job::{JobEnd, JobOrder, Who, Work};
-use super::lend::Plan;
+use super::job::{JobEnd, JobOrder, Requester, Work};
+use super::lend::LoanPlan;
 use super::{Book, Effect};
 use crate::block::{IllegalMove, Reach, StateName};
 use crate::config::{ConfigError, PoolConfig};
 
 /// Where a book's ready pages are.
 #[derive(Debug, Default)]
-pub(super) enum Supply {
+pub(super) enum PoolSupply {
     /// In blocks that it owns.
     #[default]
     Blocks,
@@ -33,7 +33,7 @@ pub(super) enum Supply {
     Kernel(KernelPools),
 }
 
-impl Supply {
+impl PoolSupply {
     /// The pools that are meant by a configuration.
     pub(super) fn arranged(&self, pools: Vec<PoolConfig>) -> Result<Vec<PoolConfig>, ConfigError> {
         match self {
@@ -55,7 +55,7 @@ impl Book {
     /// Those of [`PoolConfig::check`].
     pub fn over_kernel(pools: impl IntoIterator<Item = PoolConfig>) -> Result<Self, ConfigError> {
         let book = Self::new(kernel::merged(pools)?, false)?;
-        Ok(Self { supply: Supply::Kernel(KernelPools::default()), ..book })
+        Ok(Self { supply: PoolSupply::Kernel(KernelPools::default()), ..book })
     }
 
     /// The pool that is meant by `key`: itself, but where the kernel keeps the pages the one of its
@@ -63,8 +63,8 @@ impl Book {
     #[must_use]
     pub fn canonical(&self, key: PoolKey) -> PoolKey {
         match self.supply {
-            Supply::Blocks => key,
-            Supply::Kernel(_) => kernel::canonical(key),
+            PoolSupply::Blocks => key,
+            PoolSupply::Kernel(_) => kernel::canonical(key),
         }
     }
 
@@ -76,10 +76,10 @@ impl Book {
             self.totals.insert(domain, seen.total);
         }
         match &mut self.supply {
-            Supply::Blocks => false,
-            Supply::Kernel(pools) => {
+            PoolSupply::Blocks => false,
+            PoolSupply::Kernel(pools) => {
                 let is_news = pools.observe(domain, *seen);
-                self.note_level(kernel::pool_of(domain));
+                self.record_level(kernel::pool_of(domain));
                 is_news
             }
         }
@@ -88,16 +88,16 @@ impl Book {
     /// A pool's pages that are known to be zero.
     pub(super) fn ready(&self, key: PoolKey) -> Pages {
         match &self.supply {
-            Supply::Blocks => self.pages_in(key, StateName::Ready),
-            Supply::Kernel(pools) => pools.counts(key).ready,
+            PoolSupply::Blocks => self.pages_in(key, StateName::Ready),
+            PoolSupply::Kernel(pools) => pools.counts(key).ready,
         }
     }
 
     /// A pool's pages that are being zeroed.
     pub(super) fn zeroing(&self, key: PoolKey) -> Pages {
         match &self.supply {
-            Supply::Blocks => self.pages_in(key, StateName::Zeroing),
-            Supply::Kernel(pools) => pools.counts(key).zeroing,
+            PoolSupply::Blocks => self.pages_in(key, StateName::Zeroing),
+            PoolSupply::Kernel(pools) => pools.counts(key).zeroing,
         }
     }
 
@@ -105,16 +105,16 @@ impl Book {
     #[must_use]
     pub fn zeroable(&self, key: PoolKey) -> Pages {
         match &self.supply {
-            Supply::Blocks => self.zeroable_in_blocks(key),
-            Supply::Kernel(pools) => self.zeroable_in_kernel(pools, key),
+            PoolSupply::Blocks => self.zeroable_in_blocks(key),
+            PoolSupply::Kernel(pools) => self.zeroable_in_kernel(pools, key),
         }
     }
 
     /// Zeroed pages that a loan may have of a domain.
     pub(super) fn lendable(&self, domain: Domain) -> Pages {
         match &self.supply {
-            Supply::Blocks => self.lendable_in_blocks(domain),
-            Supply::Kernel(pools) => self.lendable_in_kernel(pools, domain),
+            PoolSupply::Blocks => self.lendable_in_blocks(domain),
+            PoolSupply::Kernel(pools) => self.lendable_in_kernel(pools, domain),
         }
     }
 
@@ -122,8 +122,8 @@ impl Book {
     /// where one file may have them all.
     pub(super) fn lendable_by_size(&self, domain: Domain) -> Vec<(Pages, Pages)> {
         let all = match &self.supply {
-            Supply::Blocks => self.lendable_by_block(domain),
-            Supply::Kernel(pools) => {
+            PoolSupply::Blocks => self.lendable_by_block(domain),
+            PoolSupply::Kernel(pools) => {
                 vec![(Pages::ZERO, self.lendable_in_kernel(pools, domain))]
             }
         };
@@ -137,26 +137,26 @@ impl Book {
         page_size: PageSize,
         need: Pages,
         request: &LendRequest,
-    ) -> Option<Plan> {
+    ) -> Option<LoanPlan> {
         match self.supply {
-            Supply::Blocks => self.plan_from_blocks(nodes, page_size, need, request),
-            Supply::Kernel(_) => self.plan_from_kernel(nodes, page_size, need),
+            PoolSupply::Blocks => self.plan_from_blocks(nodes, page_size, need, request),
+            PoolSupply::Kernel(_) => self.plan_from_kernel(nodes, page_size, need),
         }
     }
 
     /// Promises zeroed pages of the kernel's pool to a loan.
     pub(super) fn promise(&mut self, domain: Domain, pages: Pages) {
-        if let Supply::Kernel(pools) = &mut self.supply {
+        if let PoolSupply::Kernel(pools) = &mut self.supply {
             pools.promise(domain, pages);
         }
     }
 
     /// The thresholds at which the kernel itself can signal a fall of its zeroed pages.
     #[must_use]
-    pub fn told_below(&self) -> BTreeMap<Domain, Pages> {
+    pub fn notified_below(&self) -> BTreeMap<Domain, Pages> {
         match self.supply {
-            Supply::Blocks => BTreeMap::new(),
-            Supply::Kernel(_) => {
+            PoolSupply::Blocks => BTreeMap::new(),
+            PoolSupply::Kernel(_) => {
                 let configured = self.pools.iter().filter(|(_, pool)| pool.configured);
                 configured.map(|(key, pool)| (key.domain(), pool.config.low())).collect()
             }
@@ -167,12 +167,12 @@ impl Book {
     pub(super) fn take(
         &mut self,
         job: JobId,
-        who: Who,
+        who: Requester,
         fits: impl Fn(PoolKey) -> bool,
     ) -> Option<(JobOrder, Vec<Effect>)> {
         match &self.supply {
-            Supply::Blocks => self.take_block(job, who, fits),
-            Supply::Kernel(pools) => {
+            PoolSupply::Blocks => self.take_block(job, who, fits),
+            PoolSupply::Kernel(pools) => {
                 self.take_pages(pools, job, who, fits).map(|order| (order, Vec::new()))
             }
         }

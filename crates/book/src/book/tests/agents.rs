@@ -24,7 +24,7 @@ impl World {
             Ok(granted) => granted,
             Err(refusal) => {
                 self.assert_unchanged(&view, counters, "a refused loan");
-                return self.note_refusal(ask, named, &refusal);
+                return self.record_refusal(ask, named, &refusal);
             }
         };
         assert!(self.leases_seen.insert(loan.lease), "{} was used before", loan.lease);
@@ -45,19 +45,19 @@ impl World {
         assert!(self.book.named_loans("", None).any(|loan| loan == pending));
         let (first, second) = split(fate, effects.len());
         if !self.execute(&effects, first) {
-            self.note("crash before a loan has its name");
+            self.record("crash before a loan has its name");
             self.take_back(loan.lease);
             return;
         }
         let no = self.kernel.find(part.block).expect("a lent block has a file");
         if whole && part.ready < part.pages {
-            if !self.fill_hole(no) {
+            if !self.fill_unbacked(no) {
                 // Others took the pages: refused, with nothing left of it.
                 self.take_back(loan.lease);
                 return;
             }
-            self.book.note_whole(loan.lease);
-            self.note("lent by name, whole");
+            self.book.record_whole(loan.lease);
+            self.record("lent by name, whole");
         }
         let effects = self.book.hold_by_name(loan.lease);
         assert_eq!(effects, [Effect::Move(part.block)]);
@@ -83,9 +83,9 @@ impl World {
         let found = self.book.named(&named.name).expect("it is held by its name");
         assert!(!found.is_pending && found.fits(ask), "{found:?} for {ask:?}");
         self.had.insert(loan.lease);
-        self.note("lent by name");
+        self.record("lent by name");
         if loan.kept {
-            self.note("lent kept by name");
+            self.record("lent kept by name");
         }
         let ready = if loan.kept { Pages::ZERO } else { part.ready };
         self.give_to_client(ask, &found, ready);
@@ -103,26 +103,27 @@ impl World {
         let (view, counters) = (self.view(), self.book.counters());
         assert_eq!(self.book.lend(ask), Err(Refusal::NameTaken));
         self.assert_unchanged(&view, counters, "a name that is taken");
-        self.note("refused: name");
+        self.record("refused: name");
         if !found.fits(ask) {
-            return self.note("a name for a loan of another kind");
+            return self.record("a name for a loan of another kind");
         }
         match self.unclaimed.get(&named.name) {
             Some(true) => {
                 self.unclaimed.remove(&named.name);
-                self.note("lent by a name whose caller never heard of it");
+                self.record("lent by a name whose caller never heard of it");
                 let no = self.kernel.find(found.block).expect("a lent block has a file");
                 let file = self.kernel.file(no);
                 let (at, there) = (file.shape, Pages(file.allocated()));
                 if file.missing() > 0 {
-                    // It was still unmapped: other loans may have the pages meant for its hole.
+                    // It was still unmapped: other loans may have the pages meant for its unbacked
+                    // part.
                     self.stale.insert(at);
                 }
                 self.give_to_client(ask, found, there);
             }
             // Its agent knows that a return of it failed, and returns it first.
             Some(false) => {}
-            None => self.note("lent by the same name again"),
+            None => self.record("lent by the same name again"),
         }
     }
 
@@ -134,7 +135,7 @@ impl World {
         assert!(!file.is_reachable(), "it is lent while it is held: {file:?}");
         assert!(file.allocated() >= ready.0, "{file:?} has less than {ready}");
         if file.missing() > 0 && owner_of(ask).is_some() {
-            // Nothing kept pages for the holes in its content: others may have them.
+            // Nothing kept pages for the unbacked parts in its content: others may have them.
             self.stale.insert(file.shape);
         }
         self.kernel.file_mut(no).holders.insert(Actor::Client(nth));
@@ -158,7 +159,7 @@ impl World {
     }
 
     /// The daemon fills a file. Whether there were pages for it.
-    fn fill_hole(&mut self, no: usize) -> bool {
+    fn fill_unbacked(&mut self, no: usize) -> bool {
         let file = self.kernel.file(no);
         let (at, missing) = (file.shape, file.missing());
         if self.available(at) < i64::try_from(missing).expect("a simulation is small") {
@@ -190,11 +191,11 @@ impl World {
         let nobodys: Vec<_> =
             listed.into_iter().filter(|loan| self.unclaimed.contains_key(&loan.name)).collect();
         for loan in nobodys {
-            self.note("returned: a loan of nobody's");
+            self.record("returned: a loan of nobody's");
             let effects = self.book.end_unkept(loan.lease);
             self.execute(&effects, fate);
             let is_kept = |b: &Block| {
-                matches!(b.state(), State::Lingering(Some(part)) if part.lease == loan.lease
+                matches!(b.state(), State::Draining(Some(part)) if part.lease == loan.lease
                     && part.keep.is_some())
             };
             assert!(!self.blocks().any(is_kept), "nothing of it was to be kept");
@@ -206,8 +207,8 @@ impl World {
         }
     }
 
-    fn note_refusal(&mut self, ask: &Asked, named: &Named, refusal: &Refusal) {
-        self.note(match refusal {
+    fn record_refusal(&mut self, ask: &Asked, named: &Named, refusal: &Refusal) {
+        self.record(match refusal {
             Refusal::TooManyNames => {
                 assert!(self.book.names() >= named.most, "{refusal:?}");
                 "refused: too many names"
@@ -216,12 +217,12 @@ impl World {
                 assert!(held.0.saturating_add(ask.request.bytes.0) > quota.0, "{refusal:?}");
                 "refused: quota of a scope"
             }
-            Refusal::OwnerLingers => {
+            Refusal::OwnerDraining => {
                 let mine = |b: &Block| {
-                    matches!(b.state(), State::Lingering(Some(part)) if is_owned(part, ask))
+                    matches!(b.state(), State::Draining(Some(part)) if is_owned(part, ask))
                 };
-                let mut lingering = self.book.in_state(StateName::Lingering);
-                assert!(ask.await_owner && lingering.any(mine), "{refusal:?}");
+                let mut draining = self.book.in_state(StateName::Draining);
+                assert!(ask.await_owner && draining.any(mine), "{refusal:?}");
                 "refused: content on its way to a name"
             }
             Refusal::NameTaken | Refusal::NameBusy | Refusal::Quota { .. } => {

@@ -44,10 +44,10 @@ impl World {
             let saves = self.book.pool_keys().any(PoolKey::is_mixed);
             assert!(
                 !ready || saves || hit == asked,
-                "ready memory would do, and it gets a hole: {loan:?}"
+                "ready memory would do, and it gets an unbacked part: {loan:?}"
             );
         }
-        self.note_shape(&loan);
+        self.record_shape(&loan);
         if loan.kept {
             self.had.insert(loan.lease);
         }
@@ -70,11 +70,11 @@ impl World {
         let growable: Vec<_> = self.book.growable(account).map(Block::id).collect();
         for id in &growable {
             let no = self.kernel.find(*id).expect("a block of the book has a file");
-            self.book.note_growth(*id, Pages(self.kernel.file(no).allocated()));
+            self.book.record_growth(*id, Pages(self.kernel.file(no).allocated()));
         }
         let (mut held, mut grown) = (0, false);
         for block in self.blocks() {
-            if let State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } =
+            if let State::Lent(part) | State::Draining(Some(part)) | State::Kept { part, .. } =
                 block.state()
                 && part.account == account
             {
@@ -86,7 +86,7 @@ impl World {
             }
         }
         if grown {
-            self.note("asks with more than was lent");
+            self.record("asks with more than was lent");
         }
         held
     }
@@ -118,13 +118,18 @@ impl World {
                 let own = |p: &Content| self.may_read(nth, *p);
                 assert!(file.pages.iter().flatten().all(own), "client {nth}: {file:?}");
                 if file.missing() > 0 {
-                    // Nothing kept pages for the holes in this content: others may have them.
+                    // Nothing kept pages for the unbacked parts in this content: others may have
+                    // them.
                     self.stale.insert(file.shape);
                 }
             } else {
                 assert!(file.pinners.is_empty(), "{part:?} is pinned: {file:?}");
                 assert_eq!(count_zero(file), part.ready.0, "{part:?} in {file:?}");
-                assert_eq!(file.allocated(), part.ready.0, "a hole with memory: {file:?}");
+                assert_eq!(
+                    file.allocated(),
+                    part.ready.0,
+                    "an unbacked part with memory: {file:?}"
+                );
             }
             let file = self.kernel.file_mut(no);
             file.holders.insert(Actor::Client(nth));
@@ -134,8 +139,8 @@ impl World {
             let (at, left) = (file.shape, self.available(self.kernel.file(no).shape));
             assert!(self.stale.contains(&at) || left >= 0, "{at:?}: over-promised {}", -left);
             if left < 0 {
-                // `mmap` finds no pages to reserve for the hole: the client gives up.
-                self.note("no pages for a hole");
+                // `mmap` finds no pages to reserve for the unbacked part: the client gives up.
+                self.record("no pages for an unbacked part");
                 self.leave(Actor::Client(nth));
                 return self.end_lease(nth, Fate::Fine);
             }
@@ -151,7 +156,7 @@ impl World {
         room: bool,
     ) {
         self.assert_unchanged(view, counters, "a refused loan");
-        let counted = u64::from(*refusal != Refusal::OwnerLingers);
+        let counted = u64::from(*refusal != Refusal::OwnerDraining);
         assert_eq!(self.book.counters().refusals, counters.refusals + counted);
         match refusal {
             Refusal::Size(_) => {
@@ -171,22 +176,22 @@ impl World {
             | Refusal::ScopeQuota { .. } => {
                 unreachable!("{refusal:?} of a loan without a name")
             }
-            Refusal::OwnerLingers => {
+            Refusal::OwnerDraining => {
                 let mine = |b: &crate::block::Block| {
                     matches!(
                         b.state(),
-                        State::Lingering(Some(part)) if is_owned(part, ask)
+                        State::Draining(Some(part)) if is_owned(part, ask)
                     )
                 };
-                assert!(ask.await_owner && self.book.in_state(StateName::Lingering).any(mine));
+                assert!(ask.await_owner && self.book.in_state(StateName::Draining).any(mine));
             }
         }
-        self.note(match refusal {
+        self.record(match refusal {
             Refusal::Size(_) => "refused: size",
             Refusal::NoSuchPool => "refused: no such pool",
             Refusal::Quota { .. } => "refused: quota",
             Refusal::NotEnough { .. } => "refused: not enough",
-            Refusal::OwnerLingers => "refused: owner lingers",
+            Refusal::OwnerDraining => "refused: owner is draining",
             Refusal::NameTaken
             | Refusal::NameBusy
             | Refusal::TooManyNames
@@ -194,9 +199,9 @@ impl World {
         });
     }
 
-    fn note_shape(&mut self, loan: &Loan) {
+    fn record_shape(&mut self, loan: &Loan) {
         let several = loan.parts.len() > 1;
-        let hole = loan.parts.iter().any(|p| p.ready == Pages::ZERO);
+        let unbacked = loan.parts.iter().any(|p| p.ready == Pages::ZERO);
         let grown = loan.parts.iter().any(|p| p.ready > Pages::ZERO && p.ready < p.pages);
         let trimmed = loan.parts.iter().any(|p| {
             let block = self.book.block(p.block).expect("a lent block is in the book");
@@ -206,16 +211,16 @@ impl World {
         for (is, what) in [
             (loan.kept, "lent kept"),
             (loan.kept && several, "lent kept in several blocks"),
-            (!loan.kept && hole && !several, "lent a hole"),
-            (!loan.kept && hole && several, "lent blocks and a hole"),
+            (!loan.kept && unbacked && !several, "lent an unbacked part"),
+            (!loan.kept && unbacked && several, "lent blocks and an unbacked part"),
             (!loan.kept && grown, "lent grown"),
             (!loan.kept && trimmed, "lent trimmed"),
-            (!loan.kept && several && !hole && !trimmed, "lent several whole blocks"),
-            (!loan.kept && !several && !hole && !grown && !trimmed, "lent exact"),
+            (!loan.kept && several && !unbacked && !trimmed, "lent several whole blocks"),
+            (!loan.kept && !several && !unbacked && !grown && !trimmed, "lent exact"),
             (nodes, "lent from two nodes"),
         ] {
             if is {
-                self.note(what);
+                self.record(what);
             }
         }
     }
@@ -254,14 +259,14 @@ impl World {
     }
 
     /// Whether a pool there is configured. Of others only kept content is lent.
-    fn is_told(&self, at: Shape) -> bool {
-        self.pools.iter().any(|(config, told)| *told && shape(config.key()) == at)
+    fn is_notified(&self, at: Shape) -> bool {
+        self.pools.iter().any(|(config, reported)| *reported && shape(config.key()) == at)
     }
 
     /// Whether ready memory alone serves a request.
     fn best_ready(&self, ask: &Asked) -> bool {
         let mut pages: BTreeMap<PageSize, u64> = BTreeMap::new();
-        for at in self.asked_shapes(ask).into_iter().filter(|at| self.is_told(*at)) {
+        for at in self.asked_shapes(ask).into_iter().filter(|at| self.is_notified(*at)) {
             let size = at.page_size;
             let need = ask.request.bytes.0 / size.bytes();
             // A much larger block is left alone while the kernel has pages instead. In a loan in
@@ -277,13 +282,14 @@ impl World {
         pages.iter().any(|(size, ready)| size.bytes() * ready >= ask.request.bytes.0)
     }
 
-    /// Whether free and unlent memory of one node serve a request as a hole.
+    /// Whether free and unlent memory of one node serve a request as an unbacked part.
     fn best_room(&self, ask: &Asked) -> bool {
         self.asked_shapes(ask).into_iter().any(|at| {
             let believed = self.book.available.get(&at).map_or(0, |p| p.0);
             let unlent = self.blocks().filter(|b| b.is_unlent() && shape(b.pool()) == at);
             let unlent: u64 = unlent.map(|b| b.memory().0).sum();
-            self.is_told(at) && (believed + unlent) * at.page_size.bytes() >= ask.request.bytes.0
+            self.is_notified(at)
+                && (believed + unlent) * at.page_size.bytes() >= ask.request.bytes.0
         })
     }
 
@@ -321,7 +327,7 @@ impl World {
                 self.kernel.punch(no, pages);
             }
             self.stale.insert(at);
-            self.note(if cut { "cut or grown by its client" } else { "punched by its client" });
+            self.record(if cut { "cut or grown by its client" } else { "punched by its client" });
         }
     }
 
@@ -343,7 +349,7 @@ impl World {
         let effects = self.book.end_lease(lease);
         self.execute(&effects, fate);
         if let Some(named) = named {
-            self.note("returned by name");
+            self.record("returned by name");
             if self.book.named(&named.name).is_some_and(|loan| loan.lease == lease) {
                 // A daemon that died before: nothing was answered, and it is asked again.
                 self.unclaimed.remove(&named.name);
@@ -356,14 +362,14 @@ impl World {
         self.assert_unchanged(&view, counters, "the second end of a lease");
     }
 
-    /// The operator takes a loan away, or what lingers of it.
+    /// The operator takes a loan away, or what is draining of it.
     pub(super) fn revoke(&mut self, nth: usize, fate: Fate) {
         self.clients[nth].open = false;
         let lease = self.clients[nth].lease;
         let Some((_, effects)) = self.book.revoke(lease) else { return };
-        self.note("revoked");
+        self.record("revoked");
         let is_of_it = |block: &Block| match block.state() {
-            State::Lent(part) | State::Lingering(Some(part)) => part.lease == lease,
+            State::Lent(part) | State::Draining(Some(part)) => part.lease == lease,
             _ => false,
         };
         assert!(!self.blocks().any(is_of_it), "{lease} was revoked, and a block of it is there");
@@ -385,7 +391,7 @@ impl World {
         }
     }
 
-    /// The daemon looks at a lingering block. What it sees may be less than the truth.
+    /// The daemon looks at a draining block. What it sees may be less than the truth.
     pub(super) fn settle(&mut self, id: BlockId, seen: Option<Less>, fate: Fate) {
         let reach = match seen {
             None => self.reach(id),
@@ -400,12 +406,12 @@ impl World {
             Reach::Sole | Reach::Nobody(_) => (false, false),
         };
         let file = self.kernel.file(self.kernel.find(id).expect("a block of the book has a file"));
-        let pages = self.book.block(id).expect("it lingers").pages();
+        let pages = self.book.block(id).expect("it is draining").pages();
         let whole = file.len() == pages.0;
         let allocated = Pages(if whole { file.allocated() } else { 0 });
-        self.book.note_memory(id, allocated);
-        let (settled, effects) = self.book.settle(id, reach, self.now).expect("it lingers");
-        assert_eq!(settled == Settled::Lingering, is_held);
+        self.book.record_memory(id, allocated);
+        let (settled, effects) = self.book.settle(id, reach, self.now).expect("it is draining");
+        assert_eq!(settled == Settled::Draining, is_held);
         assert!(!is_unknown || settled == Settled::Gone);
         self.execute(&effects, fate);
     }

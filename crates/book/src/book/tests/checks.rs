@@ -55,7 +55,7 @@ impl World {
         for block in self.blocks() {
             self.assert_content(block);
         }
-        self.assert_nobody_reads_anothers();
+        self.assert_no_content_leaks();
         assert!(self.book.blocks.is_consistent(), "the index differs from the blocks");
         self.assert_sums();
         self.assert_nothing_is_promised_twice();
@@ -70,7 +70,7 @@ impl World {
             let place = Some((block.state_name(), journal::name_of(block)));
             assert_eq!(file.place, place, "{}", block.id());
             // Clients may change the length, and a crash in the middle of a loan leaves it open.
-            let open = matches!(block.state_name(), StateName::Lent | StateName::Lingering);
+            let open = matches!(block.state_name(), StateName::Lent | StateName::Draining);
             assert!(open || file.len() == block.pages().0, "length of {}", block.id());
             assert_eq!(file.shape, shape(block.pool()), "{}", block.id());
             of_book.insert(no);
@@ -105,13 +105,13 @@ impl World {
                 let worker = file.holders.iter().find(|h| matches!(h, Actor::Worker(_)));
                 assert_eq!(worker, None, "a worker still has {id}: {file:?}");
             }
-            State::Lingering(_) => {}
+            State::Draining(_) => {}
         }
     }
 
     /// Invariant 1, from the clients' side: a process that can read a page finds zero, its own
     /// bytes, or bytes of an earlier life of the same owner and user.
-    fn assert_nobody_reads_anothers(&self) {
+    fn assert_no_content_leaks(&self) {
         for (no, file) in &self.kernel.files {
             for reader in file.holders.iter().chain(&file.pinners) {
                 let Actor::Client(reader) = *reader else { continue };
@@ -139,7 +139,7 @@ impl World {
     fn assert_sums(&self) {
         let mut held: BTreeMap<Uid, u64> = BTreeMap::new();
         for block in self.blocks() {
-            if let State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } =
+            if let State::Lent(part) | State::Draining(Some(part)) | State::Kept { part, .. } =
                 block.state()
             {
                 let Part { account, pages, .. } = part;
@@ -155,14 +155,14 @@ impl World {
         for key in self.book.pool_keys() {
             let pool = self.book.pool_status(key, &Counts::default()).expect("a key has its pool");
             let sum = |state| {
-                let blocks = self.book.in_state(state).filter(|b| self.told(b.pool()) == key);
+                let blocks = self.book.in_state(state).filter(|b| self.reported(b.pool()) == key);
                 blocks.map(Block::pages).sum::<Pages>().0
             };
             assert_eq!(pool.ready_pages, Pages(sum(StateName::Ready)));
             assert_eq!(pool.zeroing_pages, Pages(sum(StateName::Zeroing)));
             assert_eq!(pool.lent_pages, Pages(sum(StateName::Lent)));
             assert_eq!(pool.kept_pages, Pages(sum(StateName::Kept)));
-            assert_eq!(pool.lingering_pages, Pages(sum(StateName::Lingering)));
+            assert_eq!(pool.draining_pages, Pages(sum(StateName::Draining)));
             of_pools += pool.blocks;
         }
         assert_eq!(of_pools, super::kernel::count(self.blocks()), "blocks without a pool");
@@ -194,7 +194,7 @@ impl World {
     }
 
     /// The pool, as it is configured, that a block belongs to.
-    pub(super) fn told(&self, pool: PoolKey) -> PoolKey {
+    pub(super) fn reported(&self, pool: PoolKey) -> PoolKey {
         let mixed = PoolKey::mixed(pool.domain());
         if self.book.is_mixed(pool.domain()) { mixed } else { pool }
     }
@@ -223,7 +223,11 @@ impl World {
             let State::Kept { part, .. } = block.state() else { continue };
             assert!(self.had.contains(&part.lease), "nobody ever had {block:?}");
             if part.scope().is_some() {
-                assert_eq!(block.missing(), Pages::ZERO, "a hole is kept for a name: {block:?}");
+                assert_eq!(
+                    block.missing(),
+                    Pages::ZERO,
+                    "an unbacked part is kept for a name: {block:?}"
+                );
             }
         }
         for scope in [Some("a"), Some("b"), None] {
@@ -233,7 +237,7 @@ impl World {
                 None => scope.is_some() && kept(part).as_deref() == scope,
             };
             let held = self.blocks().filter(|b| match b.state() {
-                State::Lent(part) | State::Lingering(Some(part)) | State::Kept { part, .. } => {
+                State::Lent(part) | State::Draining(Some(part)) | State::Kept { part, .. } => {
                     of(part)
                 }
                 _ => false,

@@ -13,7 +13,7 @@ use wire::{Recycle, ZeroBy};
 
 use super::{PAGE, ask, ask_one_file};
 use crate::block::Reach;
-use crate::book::{Book, Effect, Learnt, Who};
+use crate::book::{Book, Effect, Learnt, Requester};
 use crate::config::PoolConfig;
 
 const GIB: u64 = 512;
@@ -191,7 +191,8 @@ impl Host {
         if self.is_busy || self.book.wanted_workers(1) == 0 {
             return;
         }
-        let Some((order, effects)) = self.book.take_zeroing(Who::Background, None, None) else {
+        let Some((order, effects)) = self.book.take_zeroing(Requester::Background, None, None)
+        else {
             return;
         };
         self.carry_out(&effects);
@@ -221,9 +222,9 @@ impl Host {
         let effects = self.book.end_lease(lease);
         self.carry_out(&effects);
         for block in blocks {
-            self.book.note_memory(block, self.files[&block]);
+            self.book.record_memory(block, self.files[&block]);
             let settled = self.book.settle(block, Reach::Sole, 0);
-            let (_, effects) = settled.expect("a returned block lingers");
+            let (_, effects) = settled.expect("a returned block is draining");
             self.carry_out(&effects);
         }
     }
@@ -268,7 +269,7 @@ fn mixed() -> Vec<PoolConfig> {
 }
 
 /// In permille of lent bytes.
-const MOST_WASTE: u64 = 50;
+const MAX_WASTE: u64 = 50;
 
 /// Shapes that an operator would choose who knows the day, and others: guests' sizes, blocks of one
 /// GiB, halves, and one of each.
@@ -286,13 +287,13 @@ fn one_table_serves_mixed_days_as_well_as_the_best_fixed_shapes() {
         let asks = day(seed);
         let (mixed, _) = Host::new(&mixed(), Vec::new()).replay(&asks);
         let fixed = FIXED.map(|blocks| Host::new(&fixed(blocks), Vec::new()).replay(&asks).0);
-        let told = format!("day {seed}, {} loans: {mixed:?}, fixed {fixed:#?}", asks.len());
+        let reported = format!("day {seed}, {} loans: {mixed:?}, fixed {fixed:#?}", asks.len());
         // Among shapes that throw away at most as much as a mix may.
-        let thrifty = fixed.iter().filter(|outcome| outcome.waste() <= MOST_WASTE);
+        let thrifty = fixed.iter().filter(|outcome| outcome.waste() <= MAX_WASTE);
         let best = thrifty.map(Outcome::share).max().expect("some shapes");
-        assert!(mixed.share() * 100 >= best * 95, "{told}");
-        assert!(mixed.waste() <= MOST_WASTE, "{told}");
+        assert!(mixed.share() * 100 >= best * 95, "{reported}");
+        assert!(mixed.waste() <= MAX_WASTE, "{reported}");
         let refused = fixed.iter().map(|outcome| outcome.refused).min().expect("some shapes");
-        assert!(mixed.refused <= refused, "{told}");
+        assert!(mixed.refused <= refused, "{reported}");
     }
 }

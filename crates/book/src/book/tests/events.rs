@@ -10,7 +10,7 @@ use wire::LendRequest;
 
 use super::world::{Crash, Fate, Setup};
 use super::zeroing::Claim;
-use crate::book::{Asked, Named, Who};
+use crate::book::{Asked, Named, Requester};
 use crate::config::{PoolConfig, Recycle};
 
 /// One event. Indices pick among the candidates of the current state.
@@ -84,7 +84,7 @@ pub(super) enum Event {
         pages: u64,
     },
     Take {
-        who: Who,
+        who: Requester,
         node: Option<Node>,
         size: Option<PageSize>,
         fate: Fate,
@@ -113,7 +113,7 @@ pub(super) enum Event {
     GhostLeaves {
         ghost: usize,
     },
-    GiveBack {
+    Release {
         node: Option<Node>,
         size: Option<PageSize>,
         pages: u64,
@@ -226,8 +226,8 @@ fn size() -> impl Strategy<Value = Option<PageSize>> {
     prop_oneof![30 => Just(None), 4 => small, 2 => large, 1 => Just(Some(PageSize::GIB_1))]
 }
 
-fn who() -> impl Strategy<Value = Who> {
-    prop_oneof![Just(Who::User), Just(Who::Background)]
+fn who() -> impl Strategy<Value = Requester> {
+    prop_oneof![Just(Requester::User), Just(Requester::Background)]
 }
 
 fn ask() -> impl Strategy<Value = Asked> {
@@ -347,7 +347,7 @@ fn of_others() -> impl Strategy<Value = Event> {
     prop_oneof![
         1 => (pick(), fate()).prop_map(|(client, fate)| Event::Revoke { client, fate }),
         2 => (node(), size(), 0..6u64, fate())
-            .prop_map(|(node, size, pages, fate)| Event::GiveBack { node, size, pages, fate }),
+            .prop_map(|(node, size, pages, fate)| Event::Release { node, size, pages, fate }),
         3 => (pick(), 1..8u64, any::<bool>())
             .prop_map(|(shape, pages, takes)| Event::Outside { shape, pages, takes }),
         2 => (pick(), change()).prop_map(|(pool, change)| Event::Configure { pool, change }),

@@ -185,7 +185,7 @@ impl Kernel {
     }
 
     /// The actor lets go of every descriptor, mapping and pin of one file.
-    pub(super) fn let_go(&mut self, no: usize, actor: Actor) {
+    pub(super) fn lift_limit(&mut self, no: usize, actor: Actor) {
         if let Some(file) = self.files.get_mut(&no) {
             file.holders.remove(&actor);
             file.pinners.remove(&actor);

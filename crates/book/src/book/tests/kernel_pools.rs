@@ -6,7 +6,7 @@ use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, Pages, Uid};
 
 use super::{PAGE, ask, ask_one_file, bring_back, bytes, key, lend, pool, refusal};
 use crate::block::{Block, Part, Reach, StateName};
-use crate::book::{Asked, Book, Effect, Found, JobOrder, Loan, Refusal, Who, Work};
+use crate::book::{Asked, Book, Effect, Found, JobOrder, Loan, Refusal, Requester, Work};
 use crate::config::{PoolConfig, Recycle};
 use crate::journal;
 
@@ -43,7 +43,7 @@ fn lose(book: &mut Book, job: JobId) -> bool {
     book.counters().lost_workers > before
 }
 
-fn take(book: &mut Book, who: Who) -> Option<JobOrder> {
+fn take(book: &mut Book, who: Requester) -> Option<JobOrder> {
     let (order, effects) = book.take_zeroing(who, None, None)?;
     assert_eq!((order.work, effects), (Work::Pages, vec![]));
     Some(order)
@@ -82,7 +82,7 @@ fn pools_of_one_size_are_one_with_their_bounds_added_up() {
 }
 
 #[test]
-fn what_is_ready_the_kernel_says() {
+fn ready_pages_are_counted_by_the_kernel() {
     let mut book = over_kernel([pool(0, 1)]);
     let counts =
         Counts { ready: Pages(3), zeroing: Pages(2), zeroable: Pages(4), ..Counts::default() };
@@ -103,7 +103,7 @@ fn what_is_ready_the_kernel_says() {
 }
 
 #[test]
-fn agents_are_told_that_one_file_may_have_all_that_is_ready() {
+fn one_file_may_have_all_ready_pages() {
     let mut book = over_kernel([pool(0, 1)]);
     let counts = Counts { ready: Pages(3), available: Pages(9), ..Counts::default() };
     assert!(book.observe(on(0), &counts), "news");
@@ -119,14 +119,14 @@ fn agents_are_told_that_one_file_may_have_all_that_is_ready() {
 fn a_users_worker_gets_all_in_jobs_of_256_mib() {
     let mut book = over_kernel([pool(0, 1)]);
     kernel_has(&mut book, 0, 300, 0);
-    let order = take(&mut book, Who::User).expect("dirty pages");
+    let order = take(&mut book, Requester::User).expect("dirty pages");
     assert_eq!(order.pages, Pages(128));
     assert_eq!(finish(&mut book, order.job, 128), Some(StateName::Ready));
     assert_eq!(finish(&mut book, order.job, 128), None, "once");
     assert_eq!(book.counters().zeroed_bytes, bytes(128));
-    assert_eq!(take(&mut book, Who::Background), None, "no threshold asks for anything");
+    assert_eq!(take(&mut book, Requester::Background), None, "no threshold asks for anything");
     kernel_has(&mut book, 0, 300, 300);
-    assert_eq!(take(&mut book, Who::User), None);
+    assert_eq!(take(&mut book, Requester::User), None);
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn own_workers_get_what_the_high_threshold_lacks_of_others_work() {
     assert_eq!(book.wanted_workers(2), 0, "low is not reached");
     kernel_has(&mut book, 0, 50, 3);
     assert_eq!(book.wanted_workers(2), 2);
-    let order = take(&mut book, Who::Background).expect("below low");
+    let order = take(&mut book, Requester::Background).expect("below low");
     assert_eq!(order.pages, Pages(7), "10 wanted, 3 there");
-    assert_eq!(take(&mut book, Who::Background), None, "the rest is on its way");
+    assert_eq!(take(&mut book, Requester::Background), None, "the rest is on its way");
     assert!(lose(&mut book, order.job));
     assert!(!lose(&mut book, order.job), "once");
-    assert_eq!(take(&mut book, Who::Background).expect("again").pages, Pages(7));
+    assert_eq!(take(&mut book, Requester::Background).expect("again").pages, Pages(7));
 }
 
 #[test]
@@ -152,15 +152,19 @@ fn max_bounds_zeroed_and_lent_pages() {
     lend(&mut book, &ask(1));
     assert_eq!(ready(&book), 3, "one is promised to the loan");
     kernel_has(&mut book, 0, 19, 3);
-    let job = take(&mut book, Who::User).expect("two more");
+    let job = take(&mut book, Requester::User).expect("two more");
     assert_eq!(job.pages, Pages(2));
-    assert_eq!(take(&mut book, Who::User), None, "they are in somebody's hands");
+    assert_eq!(take(&mut book, Requester::User), None, "they are in somebody's hands");
     finish(&mut book, job.job, 2);
-    assert_eq!(take(&mut book, Who::User), None, "the kernel has not said yet that they are zero");
+    assert_eq!(
+        take(&mut book, Requester::User),
+        None,
+        "the kernel has not said yet that they are zero"
+    );
     kernel_has(&mut book, 0, 19, 5);
-    assert_eq!(take(&mut book, Who::User), None);
+    assert_eq!(take(&mut book, Requester::User), None);
     kernel_has(&mut book, 0, 19, 4);
-    assert_eq!(take(&mut book, Who::User).expect("somebody had one").pages, Pages(1));
+    assert_eq!(take(&mut book, Requester::User).expect("somebody had one").pages, Pages(1));
 }
 
 #[test]
@@ -171,14 +175,20 @@ fn a_loan_is_a_new_file_that_takes_zeroed_pages() {
     let [part] = loan.parts.as_slice() else { panic!("one file: {loan:?}") };
     assert_eq!((part.pages, part.ready), (Pages(8), Pages(6)));
     assert_eq!(effects, [Effect::Create { block: part.block, pages: Pages(8), fill: Pages(6) }]);
-    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(6), bytes(2)));
+    assert_eq!(
+        (book.counters().lent_ready_bytes, book.counters().lent_unbacked_bytes),
+        (bytes(6), bytes(2))
+    );
     let Refusal::NotEnough { ready, free, .. } = refusal(&mut book, &ask(3)) else {
         panic!("two are free");
     };
     assert_eq!((ready, free), (Bytes(0), bytes(2)), "what is promised is promised once");
     // Somebody was faster.
-    book.note_filled(part.block, Pages(6), Pages(5));
-    assert_eq!((book.counters().hit_bytes, book.counters().miss_bytes), (bytes(5), bytes(3)));
+    book.record_filled(part.block, Pages(6), Pages(5));
+    assert_eq!(
+        (book.counters().lent_ready_bytes, book.counters().lent_unbacked_bytes),
+        (bytes(5), bytes(3))
+    );
     assert_eq!(book.block(part.block).map(Block::missing), Some(Pages(3)));
     bring_back(&mut book, &loan, 0);
     assert_eq!(book.block(part.block).map(Block::id), None, "its pages are the kernel's again");
@@ -194,7 +204,7 @@ fn leave_free_is_left_to_the_borrowers_own_faults() {
 }
 
 #[test]
-fn one_node_serves_a_loan_if_it_can_and_several_files_do_if_they_must() {
+fn loan_takes_one_node_if_it_can_and_several_files_if_it_must() {
     let mut book = over_kernel([pool(0, 1), pool(1, 1)]);
     kernel_has(&mut book, 0, 8, 2);
     kernel_has(&mut book, 1, 8, 5);
@@ -232,13 +242,13 @@ fn found(state: StateName, node: u32, per_block: u64, part: Option<Part>) -> Fou
 }
 
 #[test]
-fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
+fn ready_files_of_an_owning_daemon_go_back_and_lent_ones_stay() {
     let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(4), ..pool(0, 4) };
     let mut book = over_kernel([config]);
     kernel_has(&mut book, 0, 3, 3);
     book.adopt(&found(StateName::Ready, 0, 4, None));
     assert_eq!(ready(&book), 3, "the file is not counted twice");
-    let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it lingers");
+    let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it is draining");
     assert_eq!(effects, [Effect::Remove(BlockId(7))]);
     let (uid, account) = (Uid(1), Uid(1));
     let part =
@@ -247,7 +257,7 @@ fn what_an_owning_daemon_left_ready_goes_back_and_what_it_lent_stays() {
     assert_eq!(book.leases().collect::<Vec<_>>(), [LeaseId(5)]);
     let sum: Pages = book.levels().iter().map(|level| level.ready_pages).sum();
     assert_eq!(sum, Pages(3), "a pool of other blocks has no ready pages of its own");
-    assert_eq!(book.told_below(), [(on(0), Pages(2))].into(), "nor a threshold of its own");
+    assert_eq!(book.notified_below(), [(on(0), Pages(2))].into(), "nor a threshold of its own");
 }
 
 #[test]
@@ -256,17 +266,17 @@ fn the_pool_that_has_least_of_what_it_wants_is_zeroed_first() {
     let mut book = over_kernel([wants(0, 4), wants(1, 100)]);
     kernel_has(&mut book, 0, 20, 2);
     kernel_has(&mut book, 1, 200, 10);
-    let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are dirty");
+    let (order, _) = book.take_zeroing(Requester::User, None, None).expect("pages are dirty");
     assert_eq!(order.pool.node, Node(1), "a tenth, beside half");
 }
 
 #[test]
-fn a_ready_file_goes_back_even_if_its_blocks_are_of_the_size_that_is_kept() {
+fn ready_file_goes_back_even_if_its_blocks_have_the_kept_size() {
     let mut book = over_kernel([pool(0, 1)]);
     kernel_has(&mut book, 0, 3, 3);
     book.adopt(&found(StateName::Ready, 0, 1, None));
-    assert_eq!(book.place(BlockId(7)).map(|(state, _)| state), Some(StateName::Lingering));
-    let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it lingers");
+    assert_eq!(book.place(BlockId(7)).map(|(state, _)| state), Some(StateName::Draining));
+    let (_, effects) = book.settle(BlockId(7), Reach::Sole, 0).expect("it is draining");
     assert_eq!(effects, [Effect::Remove(BlockId(7))]);
 }
 
@@ -326,7 +336,7 @@ proptest! {
                 }
                 Event::Take { background } => {
                     book.wanted_workers(4);
-                    let who = if background { Who::Background } else { Who::User };
+                    let who = if background { Requester::Background } else { Requester::User };
                     if let Some(order) = take(&mut book, who) {
                         let node = order.pool.node.0 as usize;
                         prop_assert!(order.pages > Pages::ZERO);
@@ -367,7 +377,7 @@ proptest! {
                             prop_assert!(part.ready <= part.pages);
                             prop_assert!(promised[node].0 <= seen[node].0, "free pages, twice");
                             prop_assert!(promised[node].1 <= seen[node].1, "zeroed pages, twice");
-                            book.note_filled(part.block, part.ready, Pages(filled.min(part.ready.0)));
+                            book.record_filled(part.block, part.ready, Pages(filled.min(part.ready.0)));
                         }
                         lent += bytes(pages).0;
                         loans.push(loan);
@@ -382,9 +392,9 @@ proptest! {
             for state in [StateName::Zeroable, StateName::Zeroing, StateName::Ready] {
                 prop_assert_eq!(book.in_state(state).count(), 0, "nothing is owned before a loan");
             }
-            prop_assert_eq!(book.give_back(None, None, Pages(u64::MAX)), (Bytes(0), vec![]));
+            prop_assert_eq!(book.release(None, None, Pages(u64::MAX)), (Bytes(0), vec![]));
             let counters = book.counters();
-            prop_assert_eq!(counters.hit_bytes + counters.miss_bytes, Bytes(lent));
+            prop_assert_eq!(counters.lent_ready_bytes + counters.lent_unbacked_bytes, Bytes(lent));
             let known: usize = loans.iter().map(|loan| loan.parts.len()).sum();
             prop_assert_eq!(book.in_state(StateName::Lent).count(), known);
         }
@@ -395,7 +405,7 @@ proptest! {
 fn a_book_that_owns_blocks_has_no_such_jobs() {
     let mut book = super::book([pool(0, 1)]);
     kernel_has(&mut book, 0, 4, 2);
-    let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
+    let (order, _) = book.take_zeroing(Requester::User, None, None).expect("pages are free");
     assert!(order.block().is_some(), "{order:?}");
     let counts = Counts { ready: Pages(3), ..Counts::default() };
     assert!(!book.observe(on(0), &counts), "what the kernel has zeroed is not the book's");
@@ -403,7 +413,7 @@ fn a_book_that_owns_blocks_has_no_such_jobs() {
 }
 
 #[test]
-fn every_pool_over_such_a_kernel_recycles_fresh() {
+fn every_pool_over_a_zeroing_kernel_recycles_fresh() {
     let in_place = PoolConfig { recycle: Recycle::InPlace, ..pool(0, 2) };
     let book = over_kernel([in_place]);
     assert_eq!(book.pool_config(key(0, 1)).expect("one").recycle, Recycle::Fresh);
@@ -422,23 +432,23 @@ fn a_node_that_gives_nothing_has_no_part_in_a_loan() {
 }
 
 #[test]
-fn a_pool_between_its_thresholds_has_nothing_for_the_daemons_own_workers() {
+fn pool_between_its_thresholds_has_no_work_for_own_workers() {
     let config = PoolConfig { ready_low: Some(Pages(2)), ready_high: Pages(6), ..pool(0, 1) };
     let mut book = over_kernel([config]);
     for (zeroed, is_work) in [(3, false), (1, true), (3, true), (6, false), (3, false)] {
         kernel_has(&mut book, 0, 16, zeroed);
         book.wanted_workers(1);
-        let order = take(&mut book, Who::Background);
+        let order = take(&mut book, Requester::Background);
         assert_eq!(order.is_some(), is_work, "{zeroed} of 2 to 6");
         if let Some(order) = order {
             finish(&mut book, order.job, 0);
         }
     }
-    assert!(take(&mut book, Who::User).is_some(), "a user may zero more");
+    assert!(take(&mut book, Requester::User).is_some(), "a user may zero more");
 }
 
 #[test]
-fn a_pool_of_any_size_of_blocks_that_is_changed_is_the_one_of_its_node() {
+fn changed_pool_of_any_block_size_is_the_one_of_its_node() {
     let mut book = over_kernel([pool(0, 1)]);
     book.configure(PoolConfig { ready_high: Pages(3), ..pool(0, 4) }).expect("a good pool");
     let one = book.pool_config(key(0, 1)).expect("the one pool");

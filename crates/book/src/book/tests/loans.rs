@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loans of each shape.
 
-use wire::MAX_PARTS;
+use wire::MAX_MESSAGE_PARTS;
 
 use super::*;
 use crate::block::{Block, Settled};
@@ -28,7 +28,7 @@ fn the_smallest_larger_block_is_trimmed() {
 }
 
 #[test]
-fn a_large_block_is_trimmed_for_a_small_loan_only_if_nothing_else_is_free() {
+fn large_block_is_trimmed_for_a_small_loan_only_as_last_resort() {
     let mut book = book([pool(0, 8)]);
     let block = make_ready(&mut book, key(0, 8), 1)[0];
     book.has_free(Node(0), PAGE, Pages(3));
@@ -48,7 +48,7 @@ fn a_large_block_is_trimmed_for_a_small_loan_only_if_nothing_else_is_free() {
 }
 
 #[test]
-fn the_largest_smaller_block_is_grown_by_a_hole() {
+fn largest_smaller_block_grows_by_an_unbacked_part() {
     let mut book = book([pool(0, 2), pool(0, 4)]);
     make_ready(&mut book, key(0, 2), 1);
     let larger = make_ready(&mut book, key(0, 4), 1)[0];
@@ -56,13 +56,13 @@ fn the_largest_smaller_block_is_grown_by_a_hole() {
     let (loan, effects) = lend(&mut book, &ask_one_file(6));
     assert_eq!(parts(&loan), [(larger, 6, 4)]);
     assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(6) }]);
-    assert_eq!(book.available(key(0, 4).domain()), Pages::ZERO, "the hole is promised");
+    assert_eq!(book.available(key(0, 4).domain()), Pages::ZERO, "the unbacked part is promised");
     let counters = book.counters();
-    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(4), bytes(2)));
+    assert_eq!((counters.lent_ready_bytes, counters.lent_unbacked_bytes), (bytes(4), bytes(2)));
 }
 
 #[test]
-fn a_loan_that_what_is_on_its_way_cannot_serve_need_not_wait() {
+fn loan_that_pages_in_flight_cannot_serve_need_not_wait() {
     let mut book = book([pool(0, 1), pool(1, 1)]);
     let here = |node| key(node, 1).domain();
     for (node, pages) in [(0, 4), (1, 2)] {
@@ -70,7 +70,7 @@ fn a_loan_that_what_is_on_its_way_cannot_serve_need_not_wait() {
         book.observe(here(node), &seen);
     }
     let may = |book: &Book, ask: &Asked, ending: &[units::LeaseId]| {
-        book.may_be_served(&ask.request, ending)
+        book.can_be_served(&ask.request, ending)
     };
     assert!(may(&book, &ask(6), &[]) && !may(&book, &ask(7), &[]));
     assert!(may(&book, &ask_one_file(4), &[]) && !may(&book, &ask_one_file(5), &[]));
@@ -80,13 +80,13 @@ fn a_loan_that_what_is_on_its_way_cannot_serve_need_not_wait() {
     assert!(may(&book, &ask(3), &[]) && !may(&book, &ask(4), &[]), "it stays lent");
     assert!(may(&book, &ask(6), &[lease]), "or is about to end");
     book.end_lease(lease);
-    assert!(may(&book, &ask(6), &[]), "or lingers");
+    assert!(may(&book, &ask(6), &[]), "or is draining");
     let other = ask(6).with(|request| request.page_size = Some(PageSize::GIB_1));
     assert!(!may(&book, &other, &[]), "no pool has such pages");
 }
 
 #[test]
-fn holes_that_nobody_maps_are_no_more_than_there_is() {
+fn unmapped_unbacked_pages_are_no_more_than_there_are() {
     let mut book = book([pool(0, 1)]);
     let look = |book: &mut Book| {
         // No mapping exists: all of it is free at each look.
@@ -102,7 +102,7 @@ fn holes_that_nobody_maps_are_no_more_than_there_is() {
 }
 
 #[test]
-fn nothing_ready_makes_a_hole() {
+fn loan_without_ready_pages_is_unbacked() {
     let mut book = book([pool(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(5));
     for one_file in [true, false] {
@@ -116,7 +116,7 @@ fn nothing_ready_makes_a_hole() {
 }
 
 #[test]
-fn a_hole_takes_unlent_blocks_where_the_kernel_lacks_pages() {
+fn unbacked_part_takes_unlent_blocks_if_the_kernel_lacks_pages() {
     let mut book = book([pool(0, 1), pool(0, 2)]);
     let ready = make_ready(&mut book, key(0, 1), 4);
     book.has_free(Node(0), PAGE, Pages(1));
@@ -159,7 +159,11 @@ fn no_block_is_planned_twice() {
     let (loan, _) = lend(&mut book, &ask(8));
     assert_eq!(loan.parts.iter().map(|p| p.pages.0).sum::<u64>(), 8);
     assert_eq!(loan.parts.iter().filter(|p| p.block == three).count(), 1);
-    assert_eq!(loan.parts.last().map(|p| p.ready), Some(Pages::ZERO), "the rest is a hole");
+    assert_eq!(
+        loan.parts.last().map(|p| p.ready),
+        Some(Pages::ZERO),
+        "the rest is an unbacked part"
+    );
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn one_node_that_serves_all_of_it_beats_two() {
 }
 
 #[test]
-fn two_nodes_that_serve_all_of_it_beat_a_hole() {
+fn two_nodes_that_serve_all_of_it_beat_an_unbacked_part() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 1);
     make_ready(&mut book, key(1, 2), 1);
@@ -205,12 +209,12 @@ fn a_node_that_is_asked_for_is_the_only_one() {
 #[test]
 fn a_loan_has_no_more_parts_than_its_borrower_can_take() {
     let mut book = book([pool(0, 1)]);
-    let all = MAX_PARTS as u64 + 48;
+    let all = MAX_MESSAGE_PARTS as u64 + 48;
     make_ready(&mut book, key(0, 1), all);
     let (loan, effects) = lend(&mut book, &ask(all));
-    assert_eq!(loan.parts.len(), MAX_PARTS);
-    let hole = loan.parts.last().expect("it has parts");
-    assert_eq!((hole.pages, hole.ready), (Pages(49), Pages::ZERO));
+    assert_eq!(loan.parts.len(), MAX_MESSAGE_PARTS);
+    let unbacked = loan.parts.last().expect("it has parts");
+    assert_eq!((unbacked.pages, unbacked.ready), (Pages(49), Pages::ZERO));
     // The kernel had none free: the excess blocks are given back for it.
     assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Remove(_))).count(), 49);
     make_ready(&mut book, key(0, 1), 500);
@@ -230,7 +234,7 @@ fn gib(node: u32) -> PoolKey {
 }
 
 #[test]
-fn without_a_page_size_the_largest_of_which_enough_are_ready_is_taken() {
+fn default_page_size_is_the_largest_with_enough_ready() {
     let mut book = book([pool(0, 512), PoolConfig::new(gib(0))]);
     make_ready(&mut book, key(0, 512), 1);
     book.has_free(Node(0), PageSize::GIB_1, Pages(1));
@@ -244,7 +248,7 @@ fn without_a_page_size_the_largest_of_which_enough_are_ready_is_taken() {
 }
 
 #[test]
-fn without_a_page_size_a_smaller_one_is_taken_where_the_largest_can_not_be_had() {
+fn default_page_size_is_smaller_where_the_largest_is_refused() {
     let mut book = book([pool(0, 1), PoolConfig::new(gib(0))]);
     book.has_free(Node(0), PAGE, Pages(512));
     let (loan, _) = lend(&mut book, &ask(512));
@@ -252,7 +256,7 @@ fn without_a_page_size_a_smaller_one_is_taken_where_the_largest_can_not_be_had()
 }
 
 #[test]
-fn an_owner_gets_its_own_content_back_and_nobody_else_does() {
+fn owner_gets_its_own_content_back_and_other_owners_do_not() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 2);
     let mine = ask(4).kept("guest", 60);
@@ -280,7 +284,7 @@ fn an_owner_gets_its_own_content_back_and_nobody_else_does() {
 }
 
 #[test]
-fn content_of_another_size_or_node_is_not_what_is_asked_for() {
+fn content_of_another_size_or_node_is_not_the_requested_one() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 1);
     let mine = ask(2).kept("guest", 60);
@@ -296,7 +300,7 @@ fn content_of_another_size_or_node_is_not_what_is_asked_for() {
 }
 
 #[test]
-fn content_is_found_in_whatever_pages_it_lies() {
+fn content_is_found_in_pages_of_any_size() {
     let mut book = book([pool(0, 512), PoolConfig::new(gib(0))]);
     make_ready(&mut book, key(0, 512), 1);
     let mine = ask(512).kept("guest", 60);
@@ -322,7 +326,7 @@ fn the_latest_of_several_contents_comes_back_first() {
 }
 
 #[test]
-fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
+fn loan_with_an_unreturned_block_is_not_its_content() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     let mine = ask(3).kept("guest", 60);
@@ -331,8 +335,8 @@ fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
     // The middle one is still mapped by a child.
     for (nth, part) in loan.parts.iter().enumerate() {
         let reach = if nth == 1 { Reach::Shared } else { Reach::Sole };
-        let (settled, _) = book.settle(part.block, reach, 100).expect("it lingers");
-        assert_eq!(settled, if nth == 1 { Settled::Lingering } else { Settled::Kept });
+        let (settled, _) = book.settle(part.block, reach, 100).expect("it is draining");
+        assert_eq!(settled, if nth == 1 { Settled::Draining } else { Settled::Kept });
     }
     make_ready(&mut book, key(0, 1), 3);
     let (other, _) = lend(&mut book, &mine.with(|request| request.bytes = bytes(2)));
@@ -340,7 +344,7 @@ fn a_loan_of_which_a_block_is_not_back_yet_is_not_its_content() {
 }
 
 #[test]
-fn agents_are_told_of_a_pool_of_all_sizes_as_of_one() {
+fn agents_see_a_pool_of_all_sizes_as_one() {
     let domain = Domain { node: Node(0), page_size: PAGE };
     let config = PoolConfig::new(PoolKey::mixed(domain));
     let mut book = book([PoolConfig {
@@ -357,22 +361,22 @@ fn agents_are_told_of_a_pool_of_all_sizes_as_of_one() {
 
 /// A file is one block, so that two of them are ready for two loans and for none of twice the size.
 #[test]
-fn agents_are_told_in_which_blocks_it_is_ready_and_find_it_there() {
+fn agents_see_ready_pages_by_block_and_find_them_there() {
     let mut book = book([pool(0, 2), pool(0, 8)]);
-    let told = |book: &Book| -> Vec<(u64, u64)> {
+    let reported = |book: &Book| -> Vec<(u64, u64)> {
         let [supply] = &book.supply_by_domain()[..] else { panic!("one domain") };
         let sum: Bytes = supply.ready_blocks.iter().map(|of| of.ready_bytes).sum();
         assert_eq!(sum, supply.ready_bytes);
         let pages = |bytes: Bytes| bytes.whole_pages(PAGE).0;
         supply.ready_blocks.iter().map(|o| (pages(o.block_bytes), pages(o.ready_bytes))).collect()
     };
-    assert_eq!(told(&book), []);
+    assert_eq!(reported(&book), []);
     make_ready(&mut book, key(0, 2), 3);
     make_ready(&mut book, key(0, 8), 2);
-    assert_eq!(told(&book), [(2, 6), (8, 16)]);
+    assert_eq!(reported(&book), [(2, 6), (8, 16)]);
     for (pages, left) in [(8, vec![(2, 6), (8, 8)]), (2, vec![(2, 4), (8, 8)]), (8, vec![(2, 4)])] {
         let (loan, _) = lend(&mut book, &ask_one_file(pages));
         let ready: Pages = loan.parts.iter().map(|part| part.ready).sum();
-        assert_eq!((ready, told(&book)), (Pages(pages), left));
+        assert_eq!((ready, reported(&book)), (Pages(pages), left));
     }
 }

@@ -22,7 +22,7 @@ fn mixed() -> PoolConfig {
 fn loans_of(pages: u64) -> Demand {
     let mut demand = Demand::default();
     for _ in 0..50 {
-        demand.note(Pages(pages), false, Pages::ZERO, READY, PAGE);
+        demand.record(Pages(pages), false, Pages::ZERO, READY, PAGE);
     }
     demand
 }
@@ -34,7 +34,7 @@ fn learn(book: &mut Book, credit: Pages, demand: Demand) {
 /// Makes blocks of all that is free and wanted.
 fn fill(book: &mut Book) {
     while book.wanted_workers(1) > 0 {
-        let order = book.take_zeroing(Who::Background, None, None);
+        let order = book.take_zeroing(Requester::Background, None, None);
         let Some((order, _)) = order else { break };
         let all = order.pool.pages_per_block;
         book.finish_zeroing(order.job, all, Reach::Sole).expect("a legal move");
@@ -51,9 +51,9 @@ fn sizes(book: &Book, state: StateName) -> BTreeMap<u64, u64> {
 }
 
 /// The sizes that are told: how many blocks of each are ready, and wanted.
-fn told(book: &Book) -> Vec<(u64, u64, u64)> {
-    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
-    let sizes = told.sizes.iter();
+fn reported(book: &Book) -> Vec<(u64, u64, u64)> {
+    let reported = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    let sizes = reported.sizes.iter();
     sizes.map(|size| (size.pages_per_block.0, size.ready_blocks, size.wanted_blocks)).collect()
 }
 
@@ -69,7 +69,7 @@ fn four_of_four() -> Book {
 }
 
 #[test]
-fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
+fn status_of_a_mixed_pool_is_the_sum_of_its_sizes() {
     let mut book = book([mixed()]);
     book.has_free(Node(0), PAGE, Pages(40));
     fill(&mut book);
@@ -81,54 +81,57 @@ fn what_is_told_of_a_pool_of_several_sizes_is_the_sum_of_them() {
     for (loan, reach) in loans.iter().chain([&kept]).zip(reaches.into_iter().chain([Reach::Shared]))
     {
         book.end_lease(loan.lease);
-        book.settle(loan.parts[0].block, reach, 100).expect("it lingers");
+        book.settle(loan.parts[0].block, reach, 100).expect("it is draining");
     }
     book.end_lease(kept.lease);
-    book.settle(kept.parts[0].block, Reach::Sole, 100).expect("it lingers");
+    book.settle(kept.parts[0].block, Reach::Sole, 100).expect("it is draining");
     bring_back(&mut book, &larger, 100);
     let kept: BTreeMap<_, _> = sizes(&book, StateName::Kept);
     assert!(kept.len() > 1, "of several sizes: {kept:?}");
     fill(&mut book);
     lend(&mut book, &ask_one_file(1));
     lend(&mut book, &ask_one_file(4));
-    book.take_zeroing(Who::User, None, None).expect("something is free");
-    book.take_zeroing(Who::User, None, None).expect("something is free");
+    book.take_zeroing(Requester::User, None, None).expect("something is free");
+    book.take_zeroing(Requester::User, None, None).expect("something is free");
 
-    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    let reported = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
     let pages = |state| book.in_state(state).map(Block::pages).sum::<Pages>().0;
     let held = |hold| {
-        let blocks = book.in_state(StateName::Lingering).filter(|block| block.hold() == hold);
+        let blocks = book.in_state(StateName::Draining).filter(|block| block.hold() == hold);
         blocks.map(Block::pages).sum::<Pages>().0
     };
-    for (state, told) in [
-        (StateName::Zeroing, told.zeroing_pages),
-        (StateName::Ready, told.ready_pages),
-        (StateName::Lent, told.lent_pages),
-        (StateName::Kept, told.kept_pages),
-        (StateName::Lingering, told.lingering_pages),
+    for (state, reported) in [
+        (StateName::Zeroing, reported.zeroing_pages),
+        (StateName::Ready, reported.ready_pages),
+        (StateName::Lent, reported.lent_pages),
+        (StateName::Kept, reported.kept_pages),
+        (StateName::Draining, reported.draining_pages),
     ] {
-        assert!(told > Pages(0), "nothing is {state}: an example of too little");
-        assert_eq!(told, Pages(pages(state)), "{state}");
+        assert!(reported > Pages(0), "nothing is {state}: an example of too little");
+        assert_eq!(reported, Pages(pages(state)), "{state}");
     }
     assert_eq!(
-        (told.mapped_pages, told.pinned_pages),
+        (reported.mapped_pages, reported.pinned_pages),
         (Pages(held(HeldBy::Mapped)), Pages(held(HeldBy::Pinned)))
     );
-    assert_eq!((told.mapped_pages, told.pinned_pages), (Pages(3), Pages(3)));
+    assert_eq!((reported.mapped_pages, reported.pinned_pages), (Pages(3), Pages(3)));
     let blocks: usize = StateName::ALL.iter().map(|state| book.in_state(*state).count()).sum();
-    assert_eq!(told.blocks, blocks as u64);
-    assert_eq!((told.pages_per_block, told.ready_low, told.ready_high), (Pages(0), READY, READY));
-    let ready = self::told(&book).into_iter().filter(|(_, ready, _)| *ready > 0);
+    assert_eq!(reported.blocks, blocks as u64);
+    assert_eq!(
+        (reported.pages_per_block, reported.ready_low, reported.ready_high),
+        (Pages(0), READY, READY)
+    );
+    let ready = self::reported(&book).into_iter().filter(|(_, ready, _)| *ready > 0);
     let ready: BTreeMap<_, _> = ready.map(|(size, ready, _)| (size, ready)).collect();
     assert_eq!(ready, sizes(&book, StateName::Ready));
 }
 
 #[test]
-fn a_size_that_is_neither_ready_nor_wanted_is_not_told() {
+fn size_neither_ready_nor_wanted_is_not_listed() {
     let mut book = four_of_four();
-    assert_eq!(told(&book), [(4, 4, 4)]);
+    assert_eq!(reported(&book), [(4, 4, 4)]);
     learn(&mut book, Pages::ZERO, loans_of(8));
-    assert_eq!(told(&book), [(4, 4, 0), (8, 0, 2)]);
+    assert_eq!(reported(&book), [(4, 4, 0), (8, 0, 2)]);
 }
 
 #[test]
@@ -152,7 +155,7 @@ fn ready_blocks_of_a_size_too_many_make_room_on_credit_alone() {
         // A block's place is room for two others: as soon as one can be made, no more goes.
         assert_eq!(removed, u64::from(left < 4), "credit {credit}");
         assert_eq!(book.available(HERE), Pages(4 * removed));
-        assert_eq!(book.counters().given_back_bytes, bytes(4 * removed));
+        assert_eq!(book.counters().released_bytes, bytes(4 * removed));
         let spent = book.learnt().next().expect("a pool that learns").credit;
         assert_eq!(spent, Pages(credit - 4 * removed));
         fill(&mut book);
@@ -191,20 +194,20 @@ fn dirty_blocks_of_a_size_too_many_make_room_without_credit() {
 }
 
 #[test]
-fn a_pool_of_other_thresholds_keeps_what_it_learnt_and_no_more_credit_than_is_ready() {
+fn changed_thresholds_keep_learnt_sizes_and_credit_up_to_ready() {
     let mut book = four_of_four();
     learn(&mut book, READY, loans_of(4));
     for (ready_high, blocks, credit) in [(32, 8, 16), (8, 2, 8)] {
         let other = PoolConfig { ready_high: Pages(ready_high), ..mixed() };
         book.configure(other).expect("a good pool");
-        assert_eq!(told(&book), [(4, 4, blocks)]);
+        assert_eq!(reported(&book), [(4, 4, blocks)]);
         let learnt = book.learnt().next().expect("a pool that learns");
         assert_eq!(learnt.credit, Pages(credit));
     }
 }
 
 #[test]
-fn nothing_makes_room_where_no_size_lacks_a_block_or_a_dirty_one_will_do() {
+fn no_room_is_made_where_no_size_lacks_a_block_or_one_is_dirty() {
     let mut book = four_of_four();
     learn(&mut book, READY, loans_of(4));
     book.configure(PoolConfig { ready_high: Pages(8), ..mixed() }).expect("a good pool");
@@ -222,12 +225,12 @@ fn nothing_makes_room_where_no_size_lacks_a_block_or_a_dirty_one_will_do() {
 }
 
 #[test]
-fn a_size_that_is_wanted_no_more_is_a_pool_as_long_as_it_has_blocks() {
+fn unwanted_size_stays_a_pool_until_its_last_block_goes() {
     let mut book = book([mixed()]);
     learn(&mut book, Pages::ZERO, loans_of(4));
     let pools =
         |book: &Book| -> Vec<u64> { book.pools.keys().map(|key| key.pages_per_block.0).collect() };
-    assert_eq!(pools(&book), [1, 4], "and pages, for holes");
+    assert_eq!(pools(&book), [1, 4], "and pages, for unbacked parts");
     learn(&mut book, Pages::ZERO, loans_of(2));
     assert_eq!(pools(&book), [1, 2]);
     let mut book = four_of_four();
@@ -236,7 +239,7 @@ fn a_size_that_is_wanted_no_more_is_a_pool_as_long_as_it_has_blocks() {
 }
 
 #[test]
-fn one_part_of_what_is_lent_is_credit() {
+fn one_part_of_lent_pages_is_credit() {
     let mut book = four_of_four();
     let credit = |book: &Book| book.learnt().next().expect("a pool that learns").credit.0;
     let mut seen = Vec::new();
@@ -257,7 +260,7 @@ fn only_blocks_above_a_piece_leave_room_and_are_left_to_files() {
     let mut book = book([PoolConfig { ready_high: ready, ..mixed() }]);
     let mut demand = Demand::default();
     for pages in [piece, piece + 1] {
-        demand.note(Pages(pages), true, Pages::ZERO, ready, PAGE);
+        demand.record(Pages(pages), true, Pages::ZERO, ready, PAGE);
     }
     learn(&mut book, Pages::ZERO, demand);
     for (size, spared, is_for_files) in
@@ -283,7 +286,7 @@ fn a_pool_that_is_full_of_the_wrong_sizes_wants_no_worker() {
 }
 
 #[test]
-fn a_pool_that_is_being_refilled_goes_on_when_its_sizes_are_chosen_again() {
+fn refilling_goes_on_when_sizes_are_chosen_again() {
     let mut book = book([mixed()]);
     learn(&mut book, Pages::ZERO, loans_of(4));
     book.has_free(Node(0), PAGE, READY);
@@ -294,29 +297,30 @@ fn a_pool_that_is_being_refilled_goes_on_when_its_sizes_are_chosen_again() {
 }
 
 #[test]
-fn what_can_be_zeroed_of_all_sizes_is_told() {
+fn zeroable_pages_of_all_sizes_are_counted() {
     let mut book = four_of_four();
     let (loan, _) = lend(&mut book, &ask_one_file(4));
     bring_back(&mut book, &loan, 100);
     book.has_free(Node(0), PAGE, Pages(3));
-    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
-    assert_eq!((told.zeroable_pages, told.ready_pages), (Pages(4), Pages(12)));
+    let reported = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    assert_eq!((reported.zeroable_pages, reported.ready_pages), (Pages(4), Pages(12)));
 }
 
 #[test]
-fn what_workers_have_of_all_sizes_is_told_and_comes() {
+fn zeroing_pages_of_all_sizes_are_counted_and_arrive() {
     let mut book = book([mixed()]);
     learn(&mut book, Pages::ZERO, loans_of(4));
     book.has_free(Node(0), PAGE, READY);
     assert_eq!(book.wanted_workers(2), 2);
-    let orders = [0, 1].map(|_| book.take_zeroing(Who::Background, None, None).expect("a job").0);
+    let orders =
+        [0, 1].map(|_| book.take_zeroing(Requester::Background, None, None).expect("a job").0);
     let taken: u64 = orders.iter().map(|order| order.pool.pages_per_block.0).sum();
-    let told = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
-    assert_eq!((told.zeroing_pages, told.blocks, taken), (Pages(8), 2, 8));
+    let reported = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
+    assert_eq!((reported.zeroing_pages, reported.blocks, taken), (Pages(8), 2, 8));
 }
 
 #[test]
-fn ready_pages_are_cut_off_on_credit_alone_while_others_are_free() {
+fn ready_pages_are_cut_off_on_credit_alone_if_others_are_free() {
     for (credit, free, ready) in [(0, 16, 0), (1, 16, 3), (0, 0, 3)] {
         let mut book = four_of_four();
         learn(&mut book, Pages(credit), loans_of(4));

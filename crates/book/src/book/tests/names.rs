@@ -103,9 +103,9 @@ fn a_loan_that_was_filled_is_whole() {
     let mut book = book([pool(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &by_name("a/x", 2));
-    assert_eq!(book.loans()[0].hole_pages, Pages(2));
-    book.note_whole(loan.lease);
-    assert_eq!((book.loans()[0].hole_pages, book.loans()[0].ready_pages), (Pages(0), Pages(2)));
+    assert_eq!(book.loans()[0].unbacked_pages, Pages(2));
+    book.record_whole(loan.lease);
+    assert_eq!((book.loans()[0].unbacked_pages, book.loans()[0].ready_pages), (Pages(0), Pages(2)));
 }
 
 /// A file with a name, as the next daemon finds it, of that lease.
@@ -129,7 +129,7 @@ fn of_two_files_of_one_name_the_later_is_the_loan() {
             book.adopt(&found(&file, LeaseId(lease), false));
         }
         assert_eq!(book.named(&name("a/x")).map(|loan| loan.lease), Some(LeaseId(9)), "{order:?}");
-        assert_eq!(book.in_state(StateName::Lingering).count(), 1, "the other one's file");
+        assert_eq!(book.in_state(StateName::Draining).count(), 1, "the other one's file");
     }
 }
 

@@ -28,34 +28,34 @@ fn begun(name: &str) -> (Book, Loan) {
 }
 
 #[test]
-fn what_never_had_its_name_is_kept_for_nobody() {
+fn unnamed_content_is_not_kept() {
     let (mut book, loan) = begun("a/x");
     let block = loan.parts[0].block;
     // The daemon dies here, or gives up.
     let (_, file) = book.place(block).expect("it is lent");
     book.end_lease(loan.lease);
-    assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Zeroable);
+    assert_eq!(book.settle(block, nobody(), 100).expect("it is draining").0, Settled::Zeroable);
     let mut next = super::book([PoolConfig { recycle: Recycle::InPlace, ..pool(0, 2) }]);
     let entry = journal::parse(&file, PAGE).expect("a name that the book writes");
     let (reach, lease_alive) = (Reach::Shared, false);
     let found = Found { state: StateName::Lent, entry, allocated: Pages(2), reach, lease_alive };
     next.adopt(&found);
     assert_eq!(next.held_by_tenant(Some("a")), bytes(2), "it counts until it is nobody's");
-    assert_eq!(next.settle(block, nobody(), 100).expect("it lingers").0, Settled::Zeroable);
+    assert_eq!(next.settle(block, nobody(), 100).expect("it is draining").0, Settled::Zeroable);
     assert_eq!(next.held_by_tenant(Some("a")), bytes(0));
 }
 
 #[test]
-fn what_had_its_name_is_kept_for_the_owner_within_its_scope() {
+fn named_content_is_kept_for_its_owner_within_its_scope() {
     let (mut book, loan) = begun("a/x");
     let block = loan.parts[0].block;
     book.hold_by_name(loan.lease);
     book.end_lease(loan.lease);
     assert_eq!(
         refusal(&mut book, &Asked { await_owner: true, ..owned("a/y") }),
-        Refusal::OwnerLingers
+        Refusal::OwnerDraining
     );
-    assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Kept);
+    assert_eq!(book.settle(block, nobody(), 100).expect("it is draining").0, Settled::Kept);
     assert_eq!(book.held_by_tenant(Some("a")), bytes(2), "it is its scope's");
     let other = Asked { named: None, ..owned("a/y") };
     for stranger in [owned("b/x"), Asked { uid: Uid(1), ..owned("a/y") }, other] {
@@ -66,25 +66,25 @@ fn what_had_its_name_is_kept_for_the_owner_within_its_scope() {
         let (again, _) = lend(&mut book, &owned(name));
         assert!(again.kept && again.parts[0].block == block, "{again:?}");
         book.end_lease(again.lease);
-        assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Kept);
+        assert_eq!(book.settle(block, nobody(), 100).expect("it is draining").0, Settled::Kept);
     }
     let (again, _) = lend(&mut book, &owned("a/y"));
     book.hold_by_name(again.lease);
     book.end_unkept(again.lease);
-    assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Zeroable);
+    assert_eq!(book.settle(block, nobody(), 100).expect("it is draining").0, Settled::Zeroable);
 }
 
 #[test]
-fn what_was_kept_for_its_time_is_kept_no_second_time() {
+fn kept_content_is_kept_once() {
     let (mut book, loan) = begun("a/x");
     let block = loan.parts[0].block;
     book.hold_by_name(loan.lease);
     book.end_lease(loan.lease);
-    assert_eq!(book.settle(block, nobody(), 100).expect("it lingers").0, Settled::Kept);
+    assert_eq!(book.settle(block, nobody(), 100).expect("it is draining").0, Settled::Kept);
     let (_, file) = book.place(block).expect("it is kept");
     let part = journal::parse(&file, PAGE).and_then(|entry| entry.part).expect("it is its owner's");
     assert_eq!(part.name, None, "by its owner it comes back, and by no loan's name");
     assert_eq!((book.expire(159), book.expire(160)), (vec![], vec![Effect::Move(block)]));
-    assert_eq!(book.settle(block, nobody(), 160).expect("it lingers").0, Settled::Zeroable);
+    assert_eq!(book.settle(block, nobody(), 160).expect("it is draining").0, Settled::Zeroable);
     assert_eq!(book.held_by_tenant(Some("a")), bytes(0));
 }

@@ -2,7 +2,7 @@
 //! Which blocks a loan is served from, and which one a worker gets.
 
 use super::*;
-use crate::config::Elastic;
+use crate::config::PoolSize;
 
 /// A book with this number of ready blocks of four pages, and this number of free pages.
 fn with_ready(blocks: u64, free: u64) -> Book {
@@ -18,14 +18,14 @@ fn lengths(loan: &Loan) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_worker_gets_a_block_of_the_pool_that_has_least_of_what_it_wants() {
+fn worker_gets_a_block_of_the_pool_furthest_from_its_target() {
     let large = PoolConfig { ready_high: Pages(100), ..pool(0, 10) };
     let small = PoolConfig { ready_high: Pages(4), ..pool(0, 1) };
     let mut book = book([large, small]);
     book.has_free(Node(0), PAGE, Pages(1000));
     let mut taken = Vec::new();
     for _ in 0..5 {
-        let (order, _) = book.take_zeroing(Who::User, None, None).expect("work");
+        let (order, _) = book.take_zeroing(Requester::User, None, None).expect("work");
         let size = order.pool.pages_per_block;
         book.finish_zeroing(order.job, size, Reach::Sole).expect("a legal move");
         taken.push(size.0);
@@ -35,7 +35,7 @@ fn a_worker_gets_a_block_of_the_pool_that_has_least_of_what_it_wants() {
 }
 
 #[test]
-fn a_loan_has_no_more_parts_than_its_borrower_takes_and_its_hole_is_one() {
+fn loan_has_at_most_the_parts_that_its_borrower_takes() {
     let most = |pages, most_blocks| {
         let mut ask = ask(pages);
         ask.request.most_blocks = Some(most_blocks);
@@ -55,7 +55,7 @@ fn a_loan_has_no_more_parts_than_its_borrower_takes_and_its_hole_is_one() {
 }
 
 #[test]
-fn a_ready_block_is_cut_for_no_less_than_half_of_it_unless_nothing_else_is_free() {
+fn ready_block_is_cut_below_half_only_if_nothing_else_is_free() {
     for (pages, free, expected) in [
         (2, 100, &[(2, 2)][..]),
         (1, 100, &[(1, 0)][..]),
@@ -75,10 +75,10 @@ fn a_ready_block_is_cut_for_no_less_than_half_of_it_unless_nothing_else_is_free(
 }
 
 #[test]
-fn a_new_block_takes_nothing_that_blocks_miss_that_were_begun() {
+fn new_block_takes_no_page_of_unfinished_blocks() {
     let mut book = book([pool(0, 4)]);
     book.has_free(Node(0), PAGE, Pages(4));
-    let (order, _) = book.take_zeroing(Who::User, None, None).expect("work");
+    let (order, _) = book.take_zeroing(Requester::User, None, None).expect("work");
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
     book.configure(pool(0, 2)).expect("a good pool");
     let zeroable = |book: &Book| [4, 2].map(|size| book.zeroable(key(0, size)).0);
@@ -89,7 +89,7 @@ fn a_new_block_takes_nothing_that_blocks_miss_that_were_begun() {
 }
 
 #[test]
-fn what_nobody_wants_ready_any_more_is_not_to_be_zeroed() {
+fn block_that_is_no_longer_wanted_ready_is_not_zeroed() {
     let mut book = book([pool(0, 4), pool(0, 2)]);
     [4, 2].into_iter().for_each(|size| drop(make_ready(&mut book, key(0, size), 1)));
     book.has_free(Node(0), PAGE, Pages(100));
@@ -104,7 +104,7 @@ fn what_nobody_wants_ready_any_more_is_not_to_be_zeroed() {
 }
 
 #[test]
-fn a_pool_of_several_sizes_counts_the_pages_of_its_own_node_alone() {
+fn pool_of_several_sizes_counts_pages_of_its_own_node_alone() {
     let mixed = |node| {
         let domain = Domain { node: Node(node), page_size: PAGE };
         PoolConfig { ready_high: Pages(16), ..PoolConfig::new(PoolKey::mixed(domain)) }
@@ -120,13 +120,13 @@ fn a_pool_of_several_sizes_counts_the_pages_of_its_own_node_alone() {
 
 #[test]
 fn a_pool_that_may_grow_elsewhere_is_not_waited_for_here() {
-    let elastic = Elastic { reserve_max: Some(Pages(100)), ..Elastic::default() };
-    let mut book = book([pool(0, 1), PoolConfig { elastic, ..pool(1, 1) }]);
+    let resize = PoolSize { size_max: Some(Pages(100)), ..PoolSize::default() };
+    let mut book = book([pool(0, 1), PoolConfig { resize, ..pool(1, 1) }]);
     for node in [0, 1] {
         let domain = Domain { node: Node(node), page_size: PAGE };
         book.observe(domain, &Counts { total: Pages(10), ..Counts::default() });
     }
     let on = |node| LendRequest { node: Some(Node(node)), ..ask(50).request };
-    assert!(!book.may_be_served(&on(0), &[]), "there are 10");
-    assert!(book.may_be_served(&on(1), &[]), "there may be 100");
+    assert!(!book.can_be_served(&on(0), &[]), "there are 10");
+    assert!(book.can_be_served(&on(1), &[]), "there may be 100");
 }

@@ -7,11 +7,11 @@ use super::*;
 use crate::config::Recycle;
 
 fn background(book: &mut Book) -> Option<crate::book::JobOrder> {
-    book.take_zeroing(Who::Background, None, None).map(|(order, _)| order)
+    book.take_zeroing(Requester::Background, None, None).map(|(order, _)| order)
 }
 
 fn user(book: &mut Book) -> Option<(crate::book::JobOrder, Vec<Effect>)> {
-    book.take_zeroing(Who::User, None, None)
+    book.take_zeroing(Requester::User, None, None)
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn more_workers_are_wanted_the_fewer_pages_are_ready() {
 }
 
 #[test]
-fn what_other_workers_have_counts_towards_high() {
+fn work_of_other_workers_counts_towards_high() {
     let mut book = book([PoolConfig { ready_high: Pages(4), ..pool(0, 2) }]);
     book.has_free(Node(0), PAGE, Pages(16));
     book.wanted_workers(4);
@@ -96,7 +96,7 @@ fn what_other_workers_have_counts_towards_high() {
 }
 
 #[test]
-fn leave_free_and_max_bound_what_is_made() {
+fn leave_free_and_max_bound_new_blocks() {
     let bounded = PoolConfig { leave_free: Pages(3), ..pool(0, 2) };
     let mut one = book([bounded.clone()]);
     one.has_free(Node(0), PAGE, Pages(8));
@@ -161,14 +161,14 @@ fn a_block_that_was_begun_waits_for_leave_free() {
 }
 
 #[test]
-fn a_report_decides_by_its_pages_and_by_who_still_has_the_file() {
+fn job_result_is_judged_by_pages_and_by_holders_of_the_file() {
     for (pages, reach, expected) in [
         (2, Reach::Sole, StateName::Ready),
         (1, Reach::Sole, StateName::Zeroable),
         (0, Reach::Sole, StateName::Zeroable),
-        (3, Reach::Sole, StateName::Lingering),
-        (2, Reach::Shared, StateName::Lingering),
-        (2, Reach::Unknown, StateName::Lingering),
+        (3, Reach::Sole, StateName::Draining),
+        (2, Reach::Shared, StateName::Draining),
+        (2, Reach::Unknown, StateName::Draining),
     ] {
         let mut book = book([pool(0, 2)]);
         book.has_free(Node(0), PAGE, Pages(2));
@@ -191,7 +191,7 @@ fn a_report_of_less_than_was_done_before_is_not_believed() {
     book.finish_zeroing(order.job, Pages(3), Reach::Sole).expect("a legal move");
     let (again, _) = user(&mut book).expect("a block that was begun");
     let finished = book.finish_zeroing(again.job, Pages(2), Reach::Sole).expect("a legal move");
-    assert_eq!(finished.map(|(_, state, _)| state), Some(StateName::Lingering));
+    assert_eq!(finished.map(|(_, state, _)| state), Some(StateName::Draining));
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn a_kernel_that_can_not_prove_reach_trusts_its_workers() {
 }
 
 #[test]
-fn a_lost_worker_leaves_its_block_lingering() {
+fn lost_worker_leaves_its_block_draining() {
     let mut book = book([pool(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
     let (order, _) = user(&mut book).expect("two pages are free");
     assert_eq!(book.lose_job(order.job), [Effect::Move(order.block().expect("a block"))]);
-    assert_eq!(state(&book, order.block().expect("a block")), Some(StateName::Lingering));
+    assert_eq!(state(&book, order.block().expect("a block")), Some(StateName::Draining));
     assert_eq!(book.lose_job(order.job), []);
     assert_eq!(book.finish_zeroing(order.job, Pages(2), Reach::Sole), Ok(None));
     assert_eq!(book.held_by(Uid(0)), Bytes(0), "no user is charged for it");
@@ -227,10 +227,11 @@ fn the_pool_that_has_least_of_what_it_wants_comes_first() {
         book.has_free(Node(node), PAGE, Pages(8));
     }
     assert_eq!(user(&mut book).expect("pages are free").0.pool, key(1, 1));
-    let here = book.take_zeroing(Who::User, Some(Node(0)), Some(PAGE)).expect("pages are free");
+    let here =
+        book.take_zeroing(Requester::User, Some(Node(0)), Some(PAGE)).expect("pages are free");
     assert_eq!(here.0.pool, key(0, 1));
-    assert!(book.take_zeroing(Who::User, Some(Node(2)), None).is_none());
-    assert!(book.take_zeroing(Who::User, None, Some(PageSize::GIB_1)).is_none());
+    assert!(book.take_zeroing(Requester::User, Some(Node(2)), None).is_none());
+    assert!(book.take_zeroing(Requester::User, None, Some(PageSize::GIB_1)).is_none());
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn a_reload_that_changes_nothing_ends_no_refilling() {
     let mut book = book([config.clone()]);
     book.has_free(Node(0), PAGE, Pages(100));
     let fill = |book: &mut Book| {
-        let taken = book.take_zeroing(Who::Background, None, None);
+        let taken = book.take_zeroing(Requester::Background, None, None);
         let (order, _) = taken.expect("it fills up to the high threshold");
         book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
     };

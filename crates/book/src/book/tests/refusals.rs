@@ -14,13 +14,13 @@ fn refused(book: &mut Book, ask: &Asked) -> Refusal {
     let (before, refusals) = (seen(book), book.counters().refusals);
     let refusal = refusal(book, ask);
     assert_eq!(seen(book), before, "{refusal:?} changed something");
-    let counted = u64::from(refusal != Refusal::OwnerLingers);
+    let counted = u64::from(refusal != Refusal::OwnerDraining);
     assert_eq!(book.counters().refusals, refusals + counted);
     refusal
 }
 
 #[test]
-fn a_size_that_is_not_whole_pages_is_refused_with_the_next_that_is() {
+fn partial_page_size_is_refused_with_the_next_whole_one() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 4);
     let odd = ask(1).with(|request| request.bytes = Bytes(bytes(1).0 + 1));
@@ -43,7 +43,7 @@ fn a_node_or_page_size_without_a_pool_is_refused() {
 }
 
 #[test]
-fn a_quota_counts_what_is_lent_lingering_and_kept() {
+fn quota_counts_lent_draining_and_kept() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 4);
     let quota = Some(bytes(4));
@@ -53,7 +53,7 @@ fn a_quota_counts_what_is_lent_lingering_and_kept() {
     let over = Refusal::Quota { held: bytes(4), quota: bytes(4) };
     assert_eq!(refused(&mut book, &mine), over, "lent");
     book.end_lease(first.lease);
-    assert_eq!(refused(&mut book, &mine), over, "lingering");
+    assert_eq!(refused(&mut book, &mine), over, "draining");
     bring_back(&mut book, &second, 100);
     book.settle(first.parts[0].block, Reach::Sole, 100);
     let other = mine.with(|request| request.owner = None);
@@ -88,7 +88,7 @@ fn an_owner_may_wait_for_its_content_that_is_still_mapped() {
     let (loan, _) = lend(&mut book, &mine);
     book.end_lease(loan.lease);
     book.settle(loan.parts[0].block, Reach::Shared, 100);
-    assert_eq!(refused(&mut book, &mine), Refusal::OwnerLingers);
+    assert_eq!(refused(&mut book, &mine), Refusal::OwnerDraining);
     let impatient = Asked { await_owner: false, ..mine.clone() };
     assert!(!lend(&mut book, &impatient).0.kept, "other memory, at once");
     book.settle(loan.parts[0].block, Reach::Sole, 100);

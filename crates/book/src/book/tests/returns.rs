@@ -20,19 +20,19 @@ fn returned(config: PoolConfig, ask: &Asked) -> (Book, BlockId) {
     let (loan, _) = lend(&mut book, ask);
     let block = loan.parts[0].block;
     assert_eq!(book.end_lease(loan.lease), [Effect::Move(block)]);
-    assert_eq!(state(&book, block), Some(StateName::Lingering));
+    assert_eq!(state(&book, block), Some(StateName::Draining));
     (book, block)
 }
 
 fn settled(book: &mut Book, block: BlockId, reach: Reach) -> (Settled, Vec<Effect>) {
-    book.settle(block, reach, 100).expect("a returned block lingers")
+    book.settle(block, reach, 100).expect("a returned block is draining")
 }
 
 #[test]
-fn a_block_lingers_while_somebody_has_it() {
+fn held_block_is_draining() {
     let (mut book, block) = returned(pool(0, 2), &ask(2));
     for _ in 0..3 {
-        assert_eq!(settled(&mut book, block, Reach::Shared), (Settled::Lingering, vec![]));
+        assert_eq!(settled(&mut book, block, Reach::Shared), (Settled::Draining, vec![]));
     }
     assert_eq!(book.held_by(Uid(1000)), bytes(2), "and is its borrower's");
 }
@@ -48,12 +48,12 @@ fn zeros_that_their_owner_never_had_are_not_kept_for_it() {
     assert!(name(&book).ends_with("-g2-k0-oguest"), "{}", name(&book));
     assert_eq!(book.end_lease(loan.lease), [Effect::Move(block)]);
     let patient = Asked { await_owner: true, ..mine.clone() };
-    assert_ne!(refusal(&mut book, &patient), Refusal::OwnerLingers, "nothing comes of it");
+    assert_ne!(refusal(&mut book, &patient), Refusal::OwnerDraining, "nothing comes of it");
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Zeroable);
 }
 
 #[test]
-fn what_is_returned_so_that_nothing_is_kept_is_not_kept() {
+fn loan_returned_with_discard_is_not_kept() {
     let mut book = super::book([in_place(0, 2)]);
     let block = make_ready(&mut book, key(0, 2), 1)[0];
     let (loan, _) = lend(&mut book, &ask(2).kept("guest", 60));
@@ -62,7 +62,7 @@ fn what_is_returned_so_that_nothing_is_kept_is_not_kept() {
 }
 
 #[test]
-fn what_its_owner_was_sent_is_marked_once_and_kept_unless_that_fails() {
+fn content_sent_to_its_owner_is_marked_once_and_kept() {
     let mine = ask(4).kept("guest", 60);
     let mut book = super::book([in_place(0, 2)]);
     let blocks = make_ready(&mut book, key(0, 2), 3);
@@ -101,7 +101,7 @@ fn an_in_place_pool_clears_its_blocks_where_they_are() {
 }
 
 #[test]
-fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
+fn in_place_pool_releases_blocks_it_cannot_clear_in_place() {
     for (ask, what) in [(ask(1), "trimmed"), (ask_one_file(3), "grown")] {
         let (mut book, block) = returned(in_place(0, 2), &ask);
         assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone, "{what}");
@@ -113,16 +113,20 @@ fn an_in_place_pool_gives_back_what_it_can_not_clear_in_place() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
     assert_eq!(settled(&mut book, block, Reach::Poisoned).0, Settled::Gone, "memory errors");
 
-    // A hole of the very size of a block: the part that its client filled is unknown.
+    // A unbacked part of the very size of a block: the part that its client filled is unknown.
     let mut book = super::book([in_place(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &ask(2));
     book.end_lease(loan.lease);
-    assert_eq!(settled(&mut book, loan.parts[0].block, Reach::Sole).0, Settled::Gone, "a hole");
+    assert_eq!(
+        settled(&mut book, loan.parts[0].block, Reach::Sole).0,
+        Settled::Gone,
+        "an unbacked part"
+    );
 }
 
 #[test]
-fn a_file_that_its_borrower_altered_or_marked_is_cut_and_kept_for_nobody() {
+fn altered_or_marked_file_is_cut_and_not_kept() {
     for ask in [ask(2), ask(2).kept("guest", 60)] {
         for reach in [|| Reach::Altered, || Reach::Marked, || Reach::Poisoned] {
             let (mut book, block) = returned(in_place(0, 2), &ask);
@@ -134,9 +138,9 @@ fn a_file_that_its_borrower_altered_or_marked_is_cut_and_kept_for_nobody() {
 }
 
 #[test]
-fn a_free_block_that_nobody_may_have_goes_back_and_no_other() {
+fn free_block_that_is_not_lendable_goes_back_and_no_other() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
-    assert_eq!(book.discard(block), None, "it lingers");
+    assert_eq!(book.discard(block), None, "it is draining");
     settled(&mut book, block, Reach::Sole);
     assert_eq!(book.discard(block), Some(vec![Effect::Remove(block)]));
     assert_eq!((state(&book, block), book.discard(block)), (None, None));
@@ -146,30 +150,30 @@ fn a_free_block_that_nobody_may_have_goes_back_and_no_other() {
 }
 
 #[test]
-fn pages_of_a_returned_file_count_wherever_they_are_until_the_kernel_has_them() {
+fn pages_of_a_returned_file_count_until_the_kernel_has_them() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
-    book.note_growth(block, Pages(5));
+    book.record_growth(block, Pages(5));
     for held in [|| Reach::Pinned, || Reach::Shared, || Reach::Mapped] {
-        assert_eq!(settled(&mut book, block, held()).0, Settled::Lingering);
+        assert_eq!(settled(&mut book, block, held()).0, Settled::Draining);
         assert_eq!(book.held_by(Uid(1000)), bytes(5), "{:?}", held());
     }
     // A file that has lost its pages to pins counts with its lent length.
-    book.note_growth(block, Pages::ZERO);
-    book.note_memory(block, Pages::ZERO);
-    assert_eq!(settled(&mut book, block, Reach::Pinned).0, Settled::Lingering);
+    book.record_growth(block, Pages::ZERO);
+    book.record_memory(block, Pages::ZERO);
+    assert_eq!(settled(&mut book, block, Reach::Pinned).0, Settled::Draining);
     assert_eq!(book.held_by(Uid(1000)), bytes(2));
     assert_eq!(settled(&mut book, block, Reach::Sole).1, [Effect::Remove(block)]);
     assert_eq!(book.held_by(Uid(1000)), bytes(0));
 }
 
 #[test]
-fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
+fn filled_or_punched_block_is_judged_by_its_memory() {
     let mut book = book([in_place(0, 2)]);
     for (allocated, expected) in
         [(2, Settled::Zeroable), (1, Settled::Gone), (0, Settled::Gone), (3, Settled::Zeroable)]
     {
         for from_ready in [true, false] {
-            book.give_back(None, None, Pages(99));
+            book.release(None, None, Pages(99));
             if from_ready {
                 make_ready(&mut book, key(0, 2), 1);
             }
@@ -177,7 +181,7 @@ fn a_block_that_its_borrower_filled_or_punched_is_judged_by_what_it_has() {
             let (loan, _) = lend(&mut book, &ask(2));
             let block = loan.parts[0].block;
             book.end_lease(loan.lease);
-            book.note_memory(block, Pages(allocated));
+            book.record_memory(block, Pages(allocated));
             assert_eq!(settled(&mut book, block, Reach::Sole).0, expected, "{allocated} pages");
         }
     }
@@ -207,8 +211,8 @@ fn kept_content_is_given_up_when_its_time_is_over() {
     assert_eq!(book.expire(159), []);
     assert_eq!(book.expire(160), [Effect::Move(block)]);
     assert_eq!(book.next_expiry(), None);
-    // It lingers like any return, and belongs to no owner any more.
-    assert_eq!(state(&book, block), Some(StateName::Lingering));
+    // It is draining like any return, and belongs to no owner any more.
+    assert_eq!(state(&book, block), Some(StateName::Draining));
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Gone);
     assert!(!lend(&mut book, &mine).0.kept);
 }
@@ -242,7 +246,7 @@ fn a_lease_ends_once_and_with_all_of_its_blocks() {
 }
 
 #[test]
-fn a_forgotten_block_is_nobodys() {
+fn forgotten_block_has_no_holder() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 2);
     let (loan, _) = lend(&mut book, &ask(2));
@@ -250,7 +254,7 @@ fn a_forgotten_block_is_nobodys() {
     assert_eq!(book.held_by(Uid(1000)), bytes(1));
     assert_eq!(book.end_lease(loan.lease), [Effect::Move(loan.parts[1].block)]);
     book.has_free(Node(0), PAGE, Pages(1));
-    let (order, _) = book.take_zeroing(Who::User, None, None).expect("a page is free");
+    let (order, _) = book.take_zeroing(Requester::User, None, None).expect("a page is free");
     book.forget(order.block().expect("a block"));
     assert_eq!(book.finish_zeroing(order.job, Pages(1), Reach::Sole), Ok(None));
 }
@@ -266,33 +270,33 @@ fn three_unlent() -> (Book, Vec<BlockId>, BlockId) {
 }
 
 #[test]
-fn dirty_blocks_are_given_back_before_ready_ones() {
+fn dirty_blocks_are_released_before_ready_ones() {
     let (mut book, ready, dirty) = three_unlent();
     let removed = |n: usize| [dirty, ready[0], ready[1]].map(Effect::Remove)[..n].to_vec();
-    assert_eq!(book.give_back(Some(Node(1)), None, Pages(2)), (Bytes(0), vec![]));
-    assert_eq!(book.give_back(None, Some(PageSize::GIB_1), Pages(2)), (Bytes(0), vec![]));
-    assert_eq!(book.give_back(None, None, Pages(0)), (Bytes(0), vec![]));
-    assert_eq!(book.give_back(Some(Node(0)), Some(PAGE), Pages(3)), (bytes(4), removed(2)));
-    assert_eq!(book.counters().given_back_bytes, bytes(4));
-    assert_eq!(book.give_back(None, None, Pages(99)), (bytes(2), removed(3)[2..].to_vec()));
+    assert_eq!(book.release(Some(Node(1)), None, Pages(2)), (Bytes(0), vec![]));
+    assert_eq!(book.release(None, Some(PageSize::GIB_1), Pages(2)), (Bytes(0), vec![]));
+    assert_eq!(book.release(None, None, Pages(0)), (Bytes(0), vec![]));
+    assert_eq!(book.release(Some(Node(0)), Some(PAGE), Pages(3)), (bytes(4), removed(2)));
+    assert_eq!(book.counters().released_bytes, bytes(4));
+    assert_eq!(book.release(None, None, Pages(99)), (bytes(2), removed(3)[2..].to_vec()));
 }
 
 #[test]
-fn lent_kept_lingering_and_zeroing_blocks_are_not_given_back() {
+fn lent_kept_draining_and_zeroing_blocks_are_not_released() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     lend(&mut book, &ask(1));
     let (kept, _) = lend(&mut book, &ask(1).kept("guest", 60));
     bring_back(&mut book, &kept, 100);
-    let (lingering, _) = lend(&mut book, &ask(1));
-    book.end_lease(lingering.lease);
+    let (draining, _) = lend(&mut book, &ask(1));
+    book.end_lease(draining.lease);
     book.has_free(Node(0), PAGE, Pages(1));
-    book.take_zeroing(Who::User, None, None).expect("a page is free");
-    assert_eq!(book.give_back(None, None, Pages(99)), (Bytes(0), vec![]));
+    book.take_zeroing(Requester::User, None, None).expect("a page is free");
+    assert_eq!(book.release(None, None, Pages(99)), (Bytes(0), vec![]));
 }
 
 #[test]
-fn relief_gives_back_what_others_miss_and_no_more() {
+fn relief_releases_the_shortage_of_others_and_no_more() {
     let (mut book, ready, dirty) = three_unlent();
     book.configure(PoolConfig { leave_free: Pages(3), ..in_place(0, 2) }).expect("a good pool");
     for enough in [3, 4] {
@@ -305,22 +309,22 @@ fn relief_gives_back_what_others_miss_and_no_more() {
 }
 
 #[test]
-fn only_memory_that_a_block_has_counts_as_given_back() {
+fn only_memory_that_a_block_has_counts_as_released() {
     let mut book = book([pool(0, 4)]);
     book.has_free(Node(0), PAGE, Pages(4));
-    let (order, _) = book.take_zeroing(Who::User, None, None).expect("pages are free");
+    let (order, _) = book.take_zeroing(Requester::User, None, None).expect("pages are free");
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
     book.has_free(Node(0), PAGE, Pages(3));
     // Three pages free and one in the block: five cannot be promised.
     assert!(matches!(refusal(&mut book, &ask(5)), Refusal::NotEnough { .. }));
     assert_eq!(
-        book.give_back(None, None, Pages(1)),
+        book.release(None, None, Pages(1)),
         (bytes(1), vec![Effect::Remove(order.block().expect("a block"))])
     );
 }
 
 #[test]
-fn a_pool_that_nobody_wants_any_more_gives_back_what_is_not_lent_and_then_the_rest() {
+fn unwanted_pool_releases_unlent_blocks_and_then_the_rest() {
     let mut book = book([pool(0, 2), pool(0, 4)]);
     let ready = make_ready(&mut book, key(0, 2), 2);
     book.has_free(Node(0), PAGE, Pages(0));
@@ -336,16 +340,16 @@ fn a_pool_that_nobody_wants_any_more_gives_back_what_is_not_lent_and_then_the_re
 }
 
 #[test]
-fn what_a_worker_leaves_half_done_for_a_pool_that_is_gone_is_not_zeroed_any_more() {
+fn half_zeroed_block_of_a_removed_pool_is_not_zeroed_on() {
     let mut book = book([pool(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
-    let (order, _) = book.take_zeroing(Who::User, None, None).expect("two pages are free");
+    let (order, _) = book.take_zeroing(Requester::User, None, None).expect("two pages are free");
     let block = order.block().expect("a job on a block");
     assert_eq!(book.reconfigure(Vec::new()), Ok(Vec::new()), "it is in a worker's hands");
     book.finish_zeroing(order.job, Pages(1), Reach::Sole).expect("a legal move");
     assert_eq!(state(&book, block), Some(StateName::Zeroable));
     assert_eq!(book.zeroable(key(0, 2)), Pages::ZERO);
-    assert_eq!(book.take_zeroing(Who::User, None, None), None);
+    assert_eq!(book.take_zeroing(Requester::User, None, None), None);
     assert_eq!(book.relieve(), [Effect::Remove(block)]);
     assert_eq!(book.pool_keys().count(), 0);
 }
@@ -363,7 +367,7 @@ fn pools_that_break_a_rule_change_nothing() {
 }
 
 #[test]
-fn a_revoked_loan_is_told_by_its_bytes_and_its_files_go() {
+fn revoked_loan_is_counted_in_bytes_and_its_files_go() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 3);
     let (alive, _) = lend(&mut book, &ask(4));
@@ -377,9 +381,9 @@ fn a_revoked_loan_is_told_by_its_bytes_and_its_files_go() {
         (bytes, effects)
     };
     assert_eq!(revoke(&alive), (bytes(4), vec![]));
-    assert_eq!(revoke(&ended), (bytes(2), vec![]), "it lingered");
+    assert_eq!(revoke(&ended), (bytes(2), vec![]), "it was draining");
     assert_eq!(book.revoke(ended.lease), None, "nothing is left of it");
-    assert!(!book.has_lease(alive.lease) && book.in_state(StateName::Lingering).count() == 0);
+    assert!(!book.has_lease(alive.lease) && book.in_state(StateName::Draining).count() == 0);
     // A loan with lost files is alive, and has nothing to take.
     book.has_free(Node(0), PAGE, Pages(2));
     let (lost, _) = lend(&mut book, &ask(2));
@@ -388,7 +392,7 @@ fn a_revoked_loan_is_told_by_its_bytes_and_its_files_go() {
 }
 
 #[test]
-fn nothing_goes_where_as_much_is_free_as_is_to_be() {
+fn nothing_goes_where_the_free_target_is_met() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 2);
     book.configure(PoolConfig { leave_free: Pages(4), ..pool(0, 1) }).expect("a good pool");

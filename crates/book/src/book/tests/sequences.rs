@@ -43,12 +43,12 @@ impl World {
         Self::pick(nth, (0..self.workers.len()).filter(ghost).collect())
     }
 
-    fn lingering(&self) -> Vec<BlockId> {
-        self.book.in_state(StateName::Lingering).map(Block::id).collect()
+    fn draining(&self) -> Vec<BlockId> {
+        self.book.in_state(StateName::Draining).map(Block::id).collect()
     }
 
     fn settle_all(&mut self) {
-        for id in self.lingering() {
+        for id in self.draining() {
             self.settle(id, None, Fate::Fine);
         }
     }
@@ -103,9 +103,9 @@ impl World {
                 self.end_lease(nth, fate);
             }
             Event::Settle { block, seen, fate } => {
-                let lingering = self.lingering();
-                let nth = block.checked_rem(lingering.len())?;
-                self.settle(lingering[nth], seen, fate);
+                let draining = self.draining();
+                let nth = block.checked_rem(draining.len())?;
+                self.settle(draining[nth], seen, fate);
             }
             Event::SettleAll => self.settle_all(),
             Event::Wait { seconds, fate } => self.wait(seconds, fate),
@@ -120,13 +120,13 @@ impl World {
             Event::Finish { worker, report, lets_go, fate } => {
                 self.finish(self.worker(worker)?, report, lets_go, fate);
             }
-            Event::FinishNobodys(job) => self.finish_nobodys(JobId(job)),
+            Event::FinishNobodys(job) => self.finish_unlent(JobId(job)),
             Event::LoseJob { worker, dies, fate } => {
                 self.lose_job(self.worker(worker)?, dies, fate);
             }
             Event::Scribble { ghost, page } => self.scribble(self.ghost(ghost)?, page),
             Event::GhostLeaves { ghost } => self.leave(Actor::Worker(self.ghost(ghost)?)),
-            Event::GiveBack { node, size, pages, fate } => self.give_back(node, size, pages, fate),
+            Event::Release { node, size, pages, fate } => self.release(node, size, pages, fate),
             Event::Relieve { fate } => self.relieve(fate),
             Event::Observe => self.observe(),
             Event::WantedWorkers { max } => assert!(self.book.wanted_workers(max) <= max),
@@ -194,20 +194,20 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "zeroable to zeroing",
         "zeroing to ready",
         "zeroing to zeroable",
-        "zeroing to lingering",
+        "zeroing to draining",
         "ready to lent",
-        "lent to lingering",
-        "lingering to kept",
-        "lingering to zeroable",
+        "lent to draining",
+        "draining to kept",
+        "draining to zeroable",
         "kept to lent",
-        "kept to lingering",
-        "zeroable adopted as lingering",
-        "zeroing adopted as lingering",
+        "kept to draining",
+        "zeroable adopted as draining",
+        "zeroing adopted as draining",
         "ready adopted as ready",
-        "ready adopted as lingering",
+        "ready adopted as draining",
         "lent adopted as lent",
-        "lent adopted as lingering",
-        "lingering adopted as lingering",
+        "lent adopted as draining",
+        "draining adopted as draining",
         "kept adopted as kept",
         "cut or grown by its client",
         "punched by its client",
@@ -228,9 +228,9 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "lent exact",
         "lent trimmed",
         "lent grown",
-        "lent a hole",
+        "lent an unbacked part",
         "lent several whole blocks",
-        "lent blocks and a hole",
+        "lent blocks and an unbacked part",
         "lent from two nodes",
         "lent kept",
         "lent kept in several blocks",
@@ -239,7 +239,7 @@ fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
         "refused: no such pool",
         "refused: quota",
         "refused: not enough",
-        "refused: owner lingers",
+        "refused: owner is draining",
         "lent by name",
         "lent by name, whole",
         "lent by the same name again",

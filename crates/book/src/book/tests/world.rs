@@ -117,20 +117,20 @@ pub(super) struct World {
 
 /// The moves of one block that are no loss of the daemon, as directories.
 const EDGES: [(StateName, StateName); 11] = {
-    use StateName::{Kept, Lent, Lingering, Ready, Zeroable, Zeroing};
+    use StateName::{Draining, Kept, Lent, Ready, Zeroable, Zeroing};
     [
         (Zeroable, Zeroing),
         (Zeroing, Ready),
         (Zeroing, Zeroable),
-        (Zeroing, Lingering),
+        (Zeroing, Draining),
         (Ready, Lent),
         // It gets the name by which it lasts.
         (Lent, Lent),
-        (Lent, Lingering),
-        (Lingering, Kept),
-        (Lingering, Zeroable),
+        (Lent, Draining),
+        (Draining, Kept),
+        (Draining, Zeroable),
         (Kept, Lent),
-        (Kept, Lingering),
+        (Kept, Draining),
     ]
 };
 
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    pub(super) fn note(&mut self, what: impl Into<String>) {
+    pub(super) fn record(&mut self, what: impl Into<String>) {
         *self.seen.entry(what.into()).or_default() += 1;
     }
 
@@ -201,16 +201,16 @@ impl World {
             let block = effect.block();
             match fate {
                 Fate::Crash { after, how } if after == n => {
-                    self.note("crash between effects");
+                    self.record("crash between effects");
                     self.restart(how);
                     return false;
                 }
                 Fate::Fails(at) if at == n && matches!(effect, Effect::Mark(_)) => {
-                    self.note("a mark fails");
+                    self.record("a mark fails");
                     self.book.mark_failed(block);
                 }
                 Fate::Fails(at) if at == n => {
-                    self.note("failed effect");
+                    self.record("failed effect");
                     failed.insert(block);
                     self.book.forget(block);
                     self.orphans.extend(self.kernel.find(block));
@@ -222,7 +222,7 @@ impl World {
             }
         }
         if let Fate::Crash { how, .. } = fate {
-            self.note("crash before the answer");
+            self.record("crash before the answer");
             self.restart(how);
             return false;
         }
@@ -238,8 +238,9 @@ impl World {
                 assert!(matches!(place.0, StateName::Zeroing | StateName::Lent), "{place:?}");
                 let key = self.book.block(*block).expect("a new block is in the book").pool();
                 let is_its = |of: PoolKey| of == key || of == PoolKey::mixed(key.domain());
-                let told = self.pools.iter().any(|(config, told)| *told && is_its(config.key()));
-                assert!(told, "nobody configured {key}, and it gets a new block");
+                let reported =
+                    self.pools.iter().any(|(config, reported)| *reported && is_its(config.key()));
+                assert!(reported, "nobody configured {key}, and it gets a new block");
                 self.kernel.create(shape(key), place, pages.0);
             }
             Effect::Move(block) | Effect::Mark(block) => {
@@ -248,7 +249,7 @@ impl World {
                 let from = self.kernel.file_mut(no).place.replace(to.clone());
                 let from = from.expect("it was found by its name").0;
                 assert!(!running || EDGES.contains(&(from, to.0)), "{block}: {from} to {}", to.0);
-                self.note(if running {
+                self.record(if running {
                     format!("{from} to {}", to.0)
                 } else {
                     format!("{from} adopted as {}", to.0)
@@ -262,7 +263,7 @@ impl World {
                 let no = self.kernel.find(*block).expect("a removed block has a file");
                 let file = self.kernel.file(no);
                 if file.is_reachable() || !file.pinners.is_empty() {
-                    self.note("removed while held");
+                    self.record("removed while held");
                 }
                 self.kernel.unlink(no);
             }
@@ -278,8 +279,9 @@ impl World {
         }
         self.stale.clear();
         self.orphans.clear();
-        let told = self.pools.iter().filter(|(_, told)| *told).map(|(config, _)| config.clone());
-        self.book = Book::new(told, self.provable).expect("checked pools");
+        let reported =
+            self.pools.iter().filter(|(_, reported)| *reported).map(|(config, _)| config.clone());
+        self.book = Book::new(reported, self.provable).expect("checked pools");
         // Time has passed: more microseconds than numbers were given.
         self.micros += 1000;
         self.book.number_from(self.micros);
@@ -291,13 +293,13 @@ impl World {
         }
         for (n, effect) in effects.iter().enumerate() {
             if crash.again == Some(n) {
-                self.note("crash while starting");
+                self.record("crash while starting");
                 return self.restart(Crash { again: None, ..crash });
             }
             self.carry_out(effect, false);
         }
         self.find_unclaimed();
-        self.note("restart");
+        self.record("restart");
     }
 
     fn found(&self, no: usize) -> Found {
@@ -329,7 +331,7 @@ impl World {
     pub(super) fn leave(&mut self, actor: Actor) {
         let files: Vec<_> = self.kernel.files.keys().copied().collect();
         for no in files {
-            self.kernel.let_go(no, actor);
+            self.kernel.lift_limit(no, actor);
         }
     }
 

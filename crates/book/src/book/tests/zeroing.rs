@@ -7,7 +7,7 @@ use wire::ZeroBy;
 use super::kernel::{Actor, Content, Shape};
 use super::world::{Fate, Worker, World, shape};
 use crate::block::{Block, Reach, StateName};
-use crate::book::{Effect, Who};
+use crate::book::{Effect, Requester};
 use crate::config::PoolConfig;
 
 /// What a worker says of its block.
@@ -23,7 +23,7 @@ impl World {
     /// A worker asks for a block. Returns which worker has it now, if it got one.
     pub(super) fn take(
         &mut self,
-        who: Who,
+        who: Requester,
         node: Option<Node>,
         size: Option<PageSize>,
         fate: Fate,
@@ -34,25 +34,28 @@ impl World {
         let before: Vec<_> =
             self.kernel.total.keys().map(|at| (*at, self.available(*at))).collect();
         let taken = self.book.take_zeroing(who, node, size);
-        assert!(who != Who::User || taken.is_some() == (zeroable > 0), "{zeroable} zeroable");
+        assert!(who != Requester::User || taken.is_some() == (zeroable > 0), "{zeroable} zeroable");
         let (order, effects) = taken?;
         assert!(self.jobs_seen.insert(order.job), "{} was used before", order.job);
         let at = shape(order.pool);
         assert!(fits(&at), "{order:?}");
-        let told = self.told(order.pool);
-        let config = self.book.pool_config(told).expect("its pool").clone();
+        let reported = self.reported(order.pool);
+        let config = self.book.pool_config(reported).expect("its pool").clone();
         let is_new = effects.iter().any(|e| matches!(e, Effect::Create { .. }));
-        let owned: u64 =
-            self.blocks().filter(|b| self.told(b.pool()) == told).map(|b| b.pages().0).sum();
+        let owned: u64 = self
+            .blocks()
+            .filter(|b| self.reported(b.pool()) == reported)
+            .map(|b| b.pages().0)
+            .sum();
         assert!(!is_new || config.max.is_none_or(|max| owned <= max.0), "{owned} of {config:?}");
         let coming = |state| -> u64 {
-            let blocks = self.book.in_state(state).filter(|b| self.told(b.pool()) == told);
+            let blocks = self.book.in_state(state).filter(|b| self.reported(b.pool()) == reported);
             blocks.map(|b| b.pages().0).sum()
         };
         let others =
             coming(StateName::Ready) + coming(StateName::Zeroing) - order.pool.pages_per_block.0;
         let enough = others >= config.ready_high.0;
-        assert!(who == Who::User || !enough, "{others} pages are coming of {config:?}");
+        assert!(who == Requester::User || !enough, "{others} pages are coming of {config:?}");
         if !self.execute(&effects, fate) {
             return None;
         }
@@ -75,7 +78,7 @@ impl World {
             let leave = i64::try_from(config.leave_free.0).expect("a simulation is small");
             assert!(after >= leave, "{after} pages are left of {leave} to be left: {order:?}");
         }
-        self.note(match (order.by(), order.first) {
+        self.record(match (order.by(), order.first) {
             (ZeroBy::Clear, _) => "taken to clear",
             (ZeroBy::Allocate, Pages(0)) => "taken to allocate",
             (ZeroBy::Allocate, _) => "taken to go on allocating",
@@ -114,7 +117,7 @@ impl World {
             return;
         };
         if lets_go || !self.provable {
-            self.kernel.let_go(file, Actor::Worker(nth));
+            self.kernel.lift_limit(file, Actor::Worker(nth));
         }
         self.workers[nth].job = None;
         let claim = match report {
@@ -127,18 +130,18 @@ impl World {
         let finished = self.book.finish_zeroing(job, Pages(claim), reach);
         let (_, state, effects) = finished.expect("a legal move").expect("a job that lives");
         let expected = match claim {
-            _ if is_held => StateName::Lingering,
-            n if n < first || n > pages => StateName::Lingering,
+            _ if is_held => StateName::Draining,
+            n if n < first || n > pages => StateName::Draining,
             n if n == pages => StateName::Ready,
             _ => StateName::Zeroable,
         };
         assert_eq!(state, expected, "{claim} of {pages} pages, from {first}, {seen}");
         self.execute(&effects, fate);
-        self.finish_nobodys(job);
+        self.finish_unlent(job);
     }
 
     /// A report for a job that does not live changes nothing.
-    pub(super) fn finish_nobodys(&mut self, job: JobId) {
+    pub(super) fn finish_unlent(&mut self, job: JobId) {
         if self.workers.iter().any(|w| w.job == Some(job)) {
             return;
         }
@@ -156,7 +159,7 @@ impl World {
         if let Some(job) = self.workers[nth].job.take() {
             let effects = self.book.lose_job(job);
             self.execute(&effects, fate);
-            self.note("lost worker");
+            self.record("lost worker");
         }
     }
 
@@ -171,7 +174,7 @@ impl World {
         if self.kernel.has_memory(file, page) || self.available(at) > 0 {
             let free = self.kernel.free[&at];
             if self.kernel.write(file, page, Content::Of(me)) {
-                self.note("late write");
+                self.record("late write");
             }
             if self.kernel.free[&at] < free {
                 self.stale.insert(at);
@@ -183,13 +186,13 @@ impl World {
     /// number of pages of each.
     pub(super) fn fill(&mut self, blocks: usize, pages: u64) {
         for _ in 0..blocks {
-            let Some(nth) = self.take(Who::User, None, None, Fate::Fine) else { break };
+            let Some(nth) = self.take(Requester::User, None, None, Fate::Fine) else { break };
             self.work(nth, pages);
             self.finish(nth, Claim::Less(0), true, Fate::Fine);
         }
     }
 
-    pub(super) fn give_back(
+    pub(super) fn release(
         &mut self,
         node: Option<Node>,
         size: Option<PageSize>,
@@ -203,9 +206,9 @@ impl World {
             bytes.sum()
         };
         let before = free(self);
-        let given_before = self.book.counters().given_back_bytes;
-        let (bytes, effects) = self.book.give_back(node, size, Pages(pages));
-        assert_eq!(self.book.counters().given_back_bytes, given_before + bytes);
+        let given_before = self.book.counters().released_bytes;
+        let (bytes, effects) = self.book.release(node, size, Pages(pages));
+        assert_eq!(self.book.counters().released_bytes, given_before + bytes);
         if matches!(fate, Fate::Fine) {
             self.execute(&effects, fate);
             let freed = free(self) - before;
@@ -226,7 +229,7 @@ impl World {
         let before: Vec<_> = shapes.iter().map(|at| self.available(*at)).collect();
         let effects = self.book.relieve();
         if !effects.is_empty() {
-            self.note("relieved");
+            self.record("relieved");
         }
         if !self.execute(&effects, fate) {
             return;
@@ -282,18 +285,19 @@ impl World {
         if let Some(nth) = forgotten {
             pools[nth].1 = false;
         }
-        let told: Vec<_> = pools.iter().filter(|(_, told)| *told).map(|(p, _)| p.clone()).collect();
-        let good = told.iter().all(|config| config.check().is_ok());
-        match self.book.reconfigure(told.clone()) {
+        let reported: Vec<_> =
+            pools.iter().filter(|(_, reported)| *reported).map(|(p, _)| p.clone()).collect();
+        let good = reported.iter().all(|config| config.check().is_ok());
+        match self.book.reconfigure(reported.clone()) {
             Err(error) => {
                 assert!(!good, "{error}");
                 self.assert_unchanged(&view, counters, "a refused file");
             }
             Ok(effects) => {
-                assert!(good, "{told:?}");
+                assert!(good, "{reported:?}");
                 self.pools = pools;
                 if !effects.is_empty() {
-                    self.note("dissolved");
+                    self.record("dissolved");
                 }
                 if self.execute(&effects, fate) {
                     let unlent =

@@ -14,21 +14,21 @@ fn gib(blocks: &[Pages]) -> Vec<u64> {
 fn after(loans: impl IntoIterator<Item = (u64, bool)>) -> Large {
     let mut large = Large::guess(READY, PAGE);
     for (size, single) in loans {
-        large.note(Pages(size * GIB), single, READY, READY, PAGE);
+        large.record(Pages(size * GIB), single, READY, READY, PAGE);
         large.choose_again(READY, PAGE);
     }
     large
 }
 
 #[test]
-fn before_anything_is_known_there_are_large_blocks_and_room_for_small_ones() {
+fn without_history_there_are_large_blocks_and_some_small_room() {
     let guess = Large::guess(READY, PAGE);
     assert!(guess.blocks.contains(&Pages(16 * GIB)), "{:?}", gib(guess.blocks()));
     assert!(guess.blocks.iter().copied().sum::<Pages>() <= Pages(48 * GIB));
 }
 
 #[test]
-fn one_size_has_as_many_blocks_of_exactly_it_as_there_is_room_for() {
+fn one_size_has_as_many_blocks_of_exactly_it_as_fit() {
     let large = after((0..80).map(|_| (24, true)));
     assert_eq!(gib(large.blocks()), [16, 24, 24], "what is left begins a third one");
 }
@@ -61,7 +61,7 @@ fn replay(sizes: &[Pages], liquid: u64, credit: u64) -> Replay<'_> {
 }
 
 #[test]
-fn a_block_is_trimmed_for_no_less_than_half_of_it_and_within_the_credit() {
+fn block_is_trimmed_for_at_least_half_of_it_within_the_credit() {
     let sizes = [Pages(4), Pages(8)];
     for (left, need, credit, taken) in [
         (8, 8, 0, Some(0)),
@@ -79,7 +79,7 @@ fn a_block_is_trimmed_for_no_less_than_half_of_it_and_within_the_credit() {
 }
 
 #[test]
-fn what_is_lent_earns_credit_up_to_all_that_is_ready() {
+fn lent_pages_earn_credit_up_to_all_ready_pages() {
     let mut pool = replay(&[], 0, 1);
     pool.earn(Pages(3 * super::super::CREDIT_PART));
     assert_eq!(pool.credit, Pages(4));
@@ -88,7 +88,7 @@ fn what_is_lent_earns_credit_up_to_all_that_is_ready() {
 }
 
 #[test]
-fn several_blocks_come_of_what_is_liquid_then_of_blocks_then_of_a_trimmed_one() {
+fn loan_takes_liquid_pages_then_blocks_then_a_trimmed_one() {
     for (liquid, credit, need, lent, here) in [
         (6, 100, 6, 6, [true, true, true]),
         (3, 100, 6, 6, [false, false, true]),
@@ -143,8 +143,8 @@ fn a_guess_has_each_power_of_two_above_what_small_loans_are() {
 
 #[test]
 fn the_last_loans_count_and_no_earlier_ones() {
-    let large = after((0..2 * LOANS as u64).map(|n| (2 + n % 9, true)));
-    assert_eq!(large.lately.len(), LOANS);
+    let large = after((0..2 * MAX_KNOWN_LOANS as u64).map(|n| (2 + n % 9, true)));
+    assert_eq!(large.lately.len(), MAX_KNOWN_LOANS);
 }
 
 /// Blocks at hand, in a pool that has learnt nothing for this number of loans.
@@ -154,12 +154,12 @@ fn at_hand(blocks: &[u64], since: u32) -> Large {
 }
 
 #[test]
-fn blocks_are_chosen_anew_after_some_loans_and_when_the_pool_has_no_room_for_them() {
+fn blocks_are_chosen_again_after_some_loans_and_when_full() {
     let all = READY.0;
     for (blocks, since, is_chosen) in [
-        ([all / 2, all / 2], EVERY - 1, false),
-        ([all / 2, all / 2], EVERY, true),
-        ([all / 2, all / 4], EVERY - 1, false),
+        ([all / 2, all / 2], CHOICE_INTERVAL - 1, false),
+        ([all / 2, all / 2], CHOICE_INTERVAL, true),
+        ([all / 2, all / 4], CHOICE_INTERVAL - 1, false),
         ([all / 2, all / 2 + 1], 1, true),
     ] {
         let mut large = at_hand(&blocks, since);
@@ -170,7 +170,7 @@ fn blocks_are_chosen_anew_after_some_loans_and_when_the_pool_has_no_room_for_the
 }
 
 #[test]
-fn other_blocks_are_chosen_if_they_are_worth_what_a_change_throws_away_or_leaner() {
+fn other_blocks_are_chosen_if_worth_the_waste_or_leaner() {
     const FILE: u64 = 1280;
     // Two loans of one file each, with what small loans took before each, and all ready again:
     // the blocks at hand, the room there is, and whether they stay.
@@ -200,7 +200,7 @@ fn other_blocks_are_chosen_if_they_are_worth_what_a_change_throws_away_or_leaner
 }
 
 #[test]
-fn blocks_that_serve_nobody_better_than_small_ones_go() {
+fn blocks_that_serve_no_better_than_small_ones_go() {
     let need = Pages(1280);
     let loan = Loan { pages: need, single: false, small: Pages::ZERO, zeroed: need * 10 };
     let lately = vec![loan; 20].into();
@@ -215,7 +215,7 @@ fn the_sizes_in_which_most_was_asked_for_are_tried() {
         |pages| Loan { pages: Pages(pages), single: true, small: Pages::ZERO, zeroed: Pages::ZERO };
     // Of 13 sizes the smallest came most, and the next one had least in all.
     let often = std::iter::repeat_n(loan(1001), 13);
-    let once = (1..=SIZES as u64).map(|n| loan(1001 + 2 * n));
+    let once = (1..=MAX_SIZES as u64).map(|n| loan(1001 + 2 * n));
     let large = Large { lately: often.chain(once).collect(), ..Large::default() };
     let sizes = large.sizes(Pages(1 << 14), PAGE);
     assert!(sizes.contains(&Pages(1001)) && !sizes.contains(&Pages(1003)), "{sizes:?}");

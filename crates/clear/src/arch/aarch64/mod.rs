@@ -15,7 +15,7 @@ mod scan;
 
 use core::arch::asm;
 
-use super::Store;
+use super::StoreZeros;
 use super::engine::{engine, scanner};
 use super::leaf::{LINE_BYTES, units};
 use super::portable::{Portable, first_nonzero_block};

@@ -26,7 +26,7 @@ macro_rules! detected {
 }
 use detected;
 
-use super::Store;
+use super::StoreZeros;
 use super::engine::{engine, scanner};
 use super::leaf::{LINE_BYTES, units};
 use super::portable::{Portable, first_nonzero_block};

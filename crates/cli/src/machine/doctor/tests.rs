@@ -24,9 +24,11 @@ const POOL: &str = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
 
 #[test]
 fn an_old_kernel_is_bad_and_a_new_one_is_not() {
-    for (release, level) in
-        [("5.13.19-generic", Level::Bad), ("5.14.0", Level::Ok), ("6.18.5+deb13", Level::Ok)]
-    {
+    for (release, level) in [
+        ("5.13.19-generic", Severity::Bad),
+        ("5.14.0", Severity::Ok),
+        ("6.18.5+deb13", Severity::Ok),
+    ] {
         let (_dir, roots) = tree(&[
             ("proc/cpuinfo", "model name : x\n"),
             ("proc/sys/kernel/osrelease", release),
@@ -39,9 +41,9 @@ fn an_old_kernel_is_bad_and_a_new_one_is_not() {
 #[test]
 fn a_kernel_that_loses_pages_is_warned_of_where_it_does() {
     for (release, on, level) in [
-        ("6.12.117+deb13-amd64", "1\n", Level::Warn),
-        ("6.12.117+deb13-amd64", "0\n", Level::Ok),
-        ("6.18.5", "1\n", Level::Ok),
+        ("6.12.117+deb13-amd64", "1\n", Severity::Warn),
+        ("6.12.117+deb13-amd64", "0\n", Severity::Ok),
+        ("6.18.5", "1\n", Severity::Ok),
     ] {
         let (_dir, roots) = tree(&[
             ("proc/cpuinfo", "model name : x\n"),
@@ -52,7 +54,7 @@ fn a_kernel_that_loses_pages_is_warned_of_where_it_does() {
     }
     let (_dir, roots) =
         tree(&[("proc/cpuinfo", "model name : x\n"), ("proc/sys/kernel/osrelease", "6.12.117")]);
-    assert_eq!(struct_pages(&roots).unwrap()[0].level, Level::Ok, "not built in");
+    assert_eq!(struct_pages(&roots).unwrap()[0].level, Severity::Ok, "not built in");
 }
 
 #[test]
@@ -65,14 +67,14 @@ fn an_empty_pool_is_bad_and_names_the_command_that_fills_it() {
         (&format!("{POOL}/surplus_hugepages"), "0"),
     ]);
     let findings = pools(&roots).unwrap();
-    let bad = findings.iter().find(|f| f.level == Level::Bad).unwrap();
+    let bad = findings.iter().find(|f| f.level == Severity::Bad).unwrap();
     let command = bad.command.as_deref().unwrap();
     assert!(command.starts_with("echo 512 | sudo tee "), "{command}");
     assert!(command.ends_with("node0/hugepages/hugepages-2048kB/nr_hugepages"), "{command}");
 }
 
 #[test]
-fn promises_that_no_process_maps_are_told_apart() {
+fn unmapped_promises_are_reported_separately() {
     for (maps, says) in [
         ("KernelPageSize:     2048 kB\n", "promised to programs that have mapped them"),
         ("KernelPageSize:        4 kB\n", "promised, and no process maps any"),
@@ -90,16 +92,17 @@ fn promises_that_no_process_maps_are_told_apart() {
         let (_dir, roots) = tree(&files);
         let findings = pools(&roots).unwrap();
         assert!(findings[0].found.contains(says), "{findings:?}");
-        assert_eq!(findings[0].level, Level::Warn, "none of the eight is free");
+        assert_eq!(findings[0].level, Severity::Warn, "none of the eight is free");
     }
 }
 
 #[test]
 fn fragmented_memory_is_warned_about() {
     let line = |counts: &str| format!("Node 0, zone   Normal {counts}\n");
-    for (counts, level) in
-        [("512 0 0 0 0 0 0 0 0 512 512", Level::Ok), ("262144 0 0 0 0 0 0 0 0 1 0", Level::Warn)]
-    {
+    for (counts, level) in [
+        ("512 0 0 0 0 0 0 0 0 512 512", Severity::Ok),
+        ("262144 0 0 0 0 0 0 0 0 1 0", Severity::Warn),
+    ] {
         let (_dir, roots) = tree(&[
             ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
             ("proc/buddyinfo", &line(counts)),
@@ -113,6 +116,6 @@ fn a_check_that_fails_is_a_finding() {
     let (dir, roots) = tree(&[("proc/self/mountinfo", "nonsense")]);
     let findings = examine(&roots, dir.path());
     let kernel = findings.iter().find(|f| f.subject == "kernel").unwrap();
-    assert_eq!(kernel.level, Level::Warn);
+    assert_eq!(kernel.level, Severity::Warn);
     assert!(kernel.found.contains("cpuinfo"), "{}", kernel.found);
 }

@@ -10,7 +10,7 @@ use linux::{Result, Roots};
 use serde::Serialize;
 
 use self::facts::Facts;
-use super::doctor::{Finding, Level};
+use super::doctor::{Finding, Severity};
 
 /// One of the three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -64,7 +64,7 @@ pub(crate) struct Ways {
 ///
 /// # Errors
 /// A release that cannot be read.
-pub(crate) fn of(roots: &Roots, offer: &Offer) -> Result<Ways> {
+pub(crate) fn find(roots: &Roots, offer: &Offer) -> Result<Ways> {
     let facts = facts::look(roots)?;
     let origin = offer.origin.as_ref().map(|origin| &origin.implementation);
     Ok(match origin {
@@ -72,7 +72,7 @@ pub(crate) fn of(roots: &Roots, offer: &Offer) -> Result<Ways> {
         Some(Implementation::Module(_)) => Ways::new(Way::Module, Stage::Loaded, &facts),
         // Its device is root's.
         None if module::loaded(roots)?.is_some() => Ways::new(Way::Module, Stage::Loaded, &facts),
-        None => of_stock(&facts, Installer::of(roots)),
+        None => of_stock(&facts, Installer::find(roots)),
     })
 }
 
@@ -160,12 +160,12 @@ impl Ways {
     /// without its package is as it should be.
     pub(crate) fn finding(&self) -> Finding {
         let (level, found) = match self.module {
-            Stage::Loaded => (Level::Ok, "the module is loaded"),
-            Stage::Needless => (Level::Ok, "this kernel has the series, and needs no module"),
-            Stage::Built => (Level::Warn, "stock; the module is built and not loaded"),
-            Stage::Unbuilt => (Level::Warn, "stock; the module is installed and not built"),
-            Stage::Possible => (Level::Ok, "stock; this kernel can have the module"),
-            Stage::Impossible => (Level::Ok, "stock; this kernel cannot have the module"),
+            Stage::Loaded => (Severity::Ok, "the module is loaded"),
+            Stage::Needless => (Severity::Ok, "this kernel has the series, and needs no module"),
+            Stage::Built => (Severity::Warn, "stock; the module is built and not loaded"),
+            Stage::Unbuilt => (Severity::Warn, "stock; the module is installed and not built"),
+            Stage::Possible => (Severity::Ok, "stock; this kernel can have the module"),
+            Stage::Impossible => (Severity::Ok, "stock; this kernel cannot have the module"),
         };
         let because = self.because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         let mut finding = Finding::new(level, "module", format!("{found}{because}"));
@@ -183,7 +183,7 @@ enum Installer {
 }
 
 impl Installer {
-    fn of(roots: &Roots) -> Self {
+    fn find(roots: &Roots) -> Self {
         if roots.root.join("usr/bin/dnf").exists() { Self::Dnf } else { Self::Apt }
     }
 

@@ -45,7 +45,7 @@ fn host(more: &[(&str, &str)]) -> Tree {
 }
 
 fn ways(tree: &Tree) -> Ways {
-    of(&tree.roots(), &offer::probe(&tree.roots()).unwrap_or_else(|_| stock())).unwrap()
+    find(&tree.roots(), &offer::probe(&tree.roots()).unwrap_or_else(|_| stock())).unwrap()
 }
 
 fn stock() -> Offer {
@@ -61,7 +61,7 @@ fn stock() -> Offer {
 }
 
 /// The finding's words of a host with these files.
-fn finding(more: &[(&str, &str)]) -> (Level, String, String) {
+fn finding(more: &[(&str, &str)]) -> (Severity, String, String) {
     let Finding { level, found, command, .. } = ways(&host(more)).finding();
     (level, found, command.unwrap_or_default())
 }
@@ -69,7 +69,7 @@ fn finding(more: &[(&str, &str)]) -> (Level, String, String) {
 #[test]
 fn stock_host_that_can_have_it_gets_the_package() {
     let (level, found, command) = finding(&[]);
-    assert_eq!((level, found.as_str()), (Level::Ok, "stock; this kernel can have the module"));
+    assert_eq!((level, found.as_str()), (Severity::Ok, "stock; this kernel can have the module"));
     assert_eq!(command, "sudo apt install prezero-dkms && sudo prezero module load");
 }
 
@@ -90,21 +90,21 @@ fn missing_headers_are_named_for_the_distribution() {
 #[test]
 fn failed_build_names_the_log_and_the_command() {
     let (level, found, command) = finding(&[("usr/src/prezero-0.1.0/dkms.conf", "")]);
-    assert_eq!(level, Level::Warn);
+    assert_eq!(level, Severity::Warn);
     assert!(found.contains("DKMS has not built prezero-dkms 0.1.0"), "{found}");
     assert_eq!(command, "sudo dkms install prezero/0.1.0 -k 6.12.117+deb12-amd64");
 }
 
 #[test]
-fn built_module_is_to_be_loaded() {
+fn built_module_should_be_loaded() {
     for built in ["updates/dkms/prezero.ko.xz: kernel/a.ko\n", "extra/prezero.ko:\n"] {
         let (level, found, command) = finding(&[(&of_modules("modules.dep"), built)]);
-        assert_eq!(level, Level::Warn, "{built}");
+        assert_eq!(level, Severity::Warn, "{built}");
         assert_eq!(found, "stock; the module is built and not loaded");
         assert_eq!(command, "sudo prezero module load");
     }
     let other = finding(&[(&of_modules("modules.dep"), "extra/prezero.koala: prezero.ko\n")]);
-    assert_eq!(other.0, Level::Ok, "{other:?}");
+    assert_eq!(other.0, Severity::Ok, "{other:?}");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn kernel_without_an_option_or_a_symbol_cannot_have_it() {
     for option in ["CONFIG_MODULES", "CONFIG_KPROBES", "CONFIG_DYNAMIC_FTRACE_WITH_ARGS"] {
         let config = CONFIG.replace(&format!("{option}=y"), &format!("# {option} is not set"));
         let (level, found, command) = finding(&[(&format!("boot/config-{RELEASE}"), &config)]);
-        assert_eq!((level, command.as_str()), (Level::Ok, ""), "{option}");
+        assert_eq!((level, command.as_str()), (Severity::Ok, ""), "{option}");
         assert!(found.ends_with(&format!("was built without {option})")), "{found}");
     }
     let with_regs = CONFIG.replace("WITH_ARGS", "WITH_REGS");
@@ -148,7 +148,7 @@ fn configuration_of_the_kernel_itself_is_read_first() {
 }
 
 #[test]
-fn host_that_shows_neither_configuration_nor_symbols_may_try() {
+fn host_without_configuration_or_symbols_may_try() {
     let bare = tree(&[("proc/sys/kernel/osrelease", "6.12.1"), ("proc/kallsyms", "")]);
     let ways = ways(&bare);
     assert_eq!(ways.module, Stage::Possible);
@@ -176,10 +176,10 @@ fn module_and_series_in_use_ask_for_nothing() {
     ] {
         let origin = Origin { implementation, release: RELEASE.into() };
         let offer = Offer { kernel: Support::OURS, origin: Some(origin), ..stock() };
-        let ways = of(&host.roots(), &offer).unwrap();
+        let ways = find(&host.roots(), &offer).unwrap();
         assert_eq!((ways.uses, ways.module), (uses, stage));
         let Finding { level, command, change, .. } = ways.finding();
-        assert_eq!((level, command, change), (Level::Ok, None, None));
+        assert_eq!((level, command, change), (Severity::Ok, None, None));
     }
 }
 

@@ -67,14 +67,14 @@ pub(super) fn run(args: &Args) -> Outcome {
         daemon: Client::connect(&args.daemon.socket)
             .and_then(|mut client| client.status())
             .ok()
-            .map(|status| Use::of(&status)),
+            .map(|status| Use::from_status(&status)),
     };
     args.form.print(&report)?;
     Ok(Exit::Done)
 }
 
 fn insert(roots: &Roots, parameters: &[String]) -> Result<(), Failure> {
-    let ways = ways::of(roots, &offer::probe(roots)?)?;
+    let ways = ways::find(roots, &offer::probe(roots)?)?;
     if ways.module != Stage::Built {
         return Err(Failure::failed(ways.why_not()));
     }
@@ -114,19 +114,19 @@ enum Use {
     Uses,
     /// It will from its next start on.
     AfterRestart,
-    /// It will not: a pool of it has `reserve_max`.
-    Elastic,
+    /// It will not: a pool of it has `size_max`.
+    PoolSize,
     /// It runs without huge pages.
     Plain,
 }
 
 impl Use {
-    fn of(status: &Status) -> Self {
-        let resizes = status.pools.iter().any(|pool| pool.elastic.is_some());
+    fn from_status(status: &Status) -> Self {
+        let resizes = status.pools.iter().any(|pool| pool.resize.is_some());
         match status.provider {
             Provider::Kernel => Self::Uses,
             Provider::Plain => Self::Plain,
-            Provider::Stock if resizes => Self::Elastic,
+            Provider::Stock if resizes => Self::PoolSize,
             Provider::Stock => Self::AfterRestart,
         }
     }
@@ -157,9 +157,9 @@ impl Record for Loaded {
                 out,
                 "the daemon uses it from its next start on, which keeps every loan: systemctl restart prezero"
             ),
-            Some(Use::Elastic) => writeln!(
+            Some(Use::PoolSize) => writeln!(
                 out,
-                "the daemon keeps provider stock: a pool has reserve_max, which the module's pool lacks"
+                "the daemon keeps provider stock: a pool has size_max, which the module's pool lacks"
             ),
         }
     }
@@ -195,7 +195,7 @@ mod tests {
         );
         assert!(first.contains("keeps every loan: systemctl restart prezero"), "{first}");
         assert_eq!(report(true, false, None), "module 0.1.0, Linux 6.12.117: was loaded already\n");
-        let elastic = report(false, false, Some(Use::Elastic));
-        assert!(elastic.contains("reserve_max"), "{elastic}");
+        let resize = report(false, false, Some(Use::PoolSize));
+        assert!(resize.contains("size_max"), "{resize}");
     }
 }

@@ -59,7 +59,7 @@ mod tests {
 
     const RELEASE: &str = "6.12.117";
 
-    fn told(said: &str, log: &[&str]) -> String {
+    fn reported(said: &str, log: &[&str]) -> String {
         let tree = tree(&[("var/lib/dkms/mok.pub", "")]);
         let log: Vec<_> = log.iter().map(|&line| line.to_owned()).collect();
         explain(&tree.roots(), RELEASE, said, &log)
@@ -74,7 +74,7 @@ mod tests {
             (format!("{insert}Required key not available"), vec![]),
             (format!("{insert}Operation not permitted"), vec![lockdown]),
         ] {
-            let line = told(&said, &log);
+            let line = reported(&said, &log);
             assert!(line.contains("mokutil --import") && line.contains("dkms/mok.pub`"), "{line}");
         }
         let without = explain(&tree(&[]).roots(), RELEASE, "Key was rejected by service", &[]);
@@ -86,16 +86,16 @@ mod tests {
         let said = "modprobe: ERROR: could not insert 'prezero': Operation not supported";
         let log = ["other: x", "prezero: no node_hstates (-2)"];
         let line = "the module refuses Linux 6.12.117: no node_hstates (-2)";
-        assert_eq!(told(said, &log), line);
+        assert_eq!(reported(said, &log), line);
     }
 
     #[test]
-    fn anything_else_is_told_as_it_was_said() {
+    fn other_refusals_are_reported_as_the_kernel_says() {
         let said = "modprobe: ERROR: could not insert 'prezero': Exec format error\n";
         let version = "prezero.ko: version magic '6.1' should be '6.12'";
-        let line = told(said, &[version]);
+        let line = reported(said, &[version]);
         let start = "could not insert 'prezero': Exec format error; the kernel's log says: ";
         assert_eq!(line, format!("{start}{version}"));
-        assert_eq!(told("", &[]), "modprobe said nothing");
+        assert_eq!(reported("", &[]), "modprobe said nothing");
     }
 }

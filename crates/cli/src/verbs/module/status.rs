@@ -37,16 +37,16 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(if report.loaded { Exit::Done } else { Exit::Failed })
 }
 
-fn look(roots: &Roots) -> Result<Report> {
+fn look(roots: &Roots) -> Result<ModuleReport> {
     let (kernel, at_boot) = (cpu::release(roots)?, at_boot(roots).exists());
     let Some(module) = module::loaded(roots)? else {
-        let why = ways::of(roots, &offer::probe(roots)?)?.why_not();
-        return Ok(Report { kernel, at_boot, because: Some(why), ..Report::default() });
+        let why = ways::find(roots, &offer::probe(roots)?)?.why_not();
+        return Ok(ModuleReport { kernel, at_boot, because: Some(why), ..ModuleReport::default() });
     };
     let LoadedModule { version, references, parameters } = module;
     let pools = pools(roots)?;
     let open_descriptors = references;
-    Ok(Report {
+    Ok(ModuleReport {
         loaded: true,
         kernel,
         version,
@@ -71,7 +71,7 @@ fn pools(roots: &Roots) -> Result<Vec<Pool>> {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct ModuleReport {
     loaded: bool,
     /// `uname -r`.
     kernel: String,
@@ -127,7 +127,7 @@ impl Pool {
     }
 }
 
-impl Record for Report {
+impl Record for ModuleReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         if let Some(why) = &self.because {
             return writeln!(out, "not loaded: {why}");
@@ -170,14 +170,14 @@ mod tests {
             waits: Pages(1),
             ..Counts::default()
         };
-        let report = Report {
+        let report = ModuleReport {
             loaded: true,
             kernel: "6.12.117-amd64".into(),
             version: Some("0.1.0".into()),
             open_descriptors: 2,
             parameters: [("verify".to_owned(), "N".to_owned())].into(),
             pools: vec![Pool::new(0, 2 << 20, &counts)],
-            ..Report::default()
+            ..ModuleReport::default()
         };
         assert_eq!(
             text(&report),
@@ -192,7 +192,7 @@ NODE  PAGE  TOTAL  FREE  ZEROED  ZEROABLE  ZEROING  HITS  MISSES  WAITS
     }
 
     #[test]
-    fn status_of_a_module_that_is_not_loaded_says_what_is_missing() {
+    fn status_of_an_unloaded_module_names_missing_parts() {
         let tree = tree(&[
             ("proc/sys/kernel/osrelease", "6.12.117"),
             ("sys/devices/system/node/has_memory", "0\n"),

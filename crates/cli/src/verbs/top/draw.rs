@@ -27,7 +27,7 @@ const STATES: [Sign; 6] = [
     ("zeroable", "░", Color::DarkGray, |pool| pool.zeroable_pages.0),
     ("lent", "▒", Color::Blue, |pool| pool.lent_pages.0),
     ("kept", "K", Color::Cyan, |pool| pool.kept_pages.0),
-    ("lingering", "L", Color::Red, |pool| pool.lingering_pages.0),
+    ("draining", "L", Color::Red, |pool| pool.draining_pages.0),
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
@@ -126,7 +126,7 @@ fn pool_lines(pool: &PoolStatus, chosen: bool, width: u16) -> [Line<'static>; 3]
     // Up to 999999 pages of each state, 2 TiB of 2 MiB pages, fit into 80 columns.
     let counts = STATES.iter().map(|(name, _, _, pages)| format!("{name} {:<6}", pages(pool)));
     let max = pool.max_pages.map_or_else(|| "none".to_owned(), |max| max.to_string());
-    let kernel = match &pool.elastic {
+    let kernel = match &pool.resize {
         None => format!(", max {max}; {} free in the kernel", pool.kernel_free_pages),
         // Of 4 TiB in pages of 2 MiB it still fits.
         Some(of) => format!("; kernel {} ({} to {})", of.total_pages, of.min_pages, of.max_pages),
@@ -173,7 +173,7 @@ fn widths(parts: &[u64], room: u16) -> Vec<u16> {
 
 fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let Some(status) = &view.status else { return };
-    let heading = ["LEASE", "USER", "PID", "COMMAND", "OWNER", "AGE", "SIZE", "HOLE"];
+    let heading = ["LEASE", "USER", "PID", "COMMAND", "OWNER", "AGE", "SIZE", "UNBACKED"];
     let cells = |loan: &LoanStatus| {
         Row::new([
             loan.lease.to_string(),
@@ -183,7 +183,7 @@ fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
             or_dash(loan.owner.as_ref()),
             age(loan.age),
             size(loan.pages.0, loan.page_size.bytes()),
-            size(loan.hole_pages.0, loan.page_size.bytes()),
+            size(loan.unbacked_pages.0, loan.page_size.bytes()),
         ])
     };
     // The newest first: they are what changes.
@@ -229,7 +229,7 @@ fn question(view: &View, Prompt { question, typed }: &Prompt) -> String {
     let now = |of: fn(&PoolStatus) -> u64| pool.map(of).unwrap_or_default().to_string();
     let (what, nothing) = match question {
         Question::Zero => ("zero how many pages", "all".to_owned()),
-        Question::GiveBack => ("give back how many pages", "all".to_owned()),
+        Question::Release => ("give back how many pages", "all".to_owned()),
         Question::ReadyLow => ("ready_low", now(|pool| pool.ready_low.0)),
         Question::ReadyHigh => ("ready_high", now(|pool| pool.ready_high.0)),
         Question::LeaveFree => ("leave_free", now(|pool| pool.leave_free.0)),
@@ -260,18 +260,18 @@ mod tests {
     const SCREEN: &str = "\
 \x20prezero 0.1.0, provider stock, pid 7, 2 workers
  zeroing 3.90 GB/s, 1.5 loans/s, 98 % hits, 0.0 refused/s, 1 workers lost
- █ ready  ▓ zeroing  ░ zeroable  ▒ lent  K kept  L lingering
+ █ ready  ▓ zeroing  ░ zeroable  ▒ lent  K kept  L draining
 >node 0 1G x 8      ████████████████████████▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒KKL
- ready 24    zeroing 8     zeroable 16    lent 12    kept 3     lingering 1
+ ready 24    zeroing 8     zeroable 16    lent 12    kept 3     draining 1
  ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
  node 1 1G x 8      ████████████████████████▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒KKL
- ready 24    zeroing 8     zeroable 16    lent 12    kept 3     lingering 1
+ ready 24    zeroing 8     zeroable 16    lent 12    kept 3     draining 1
  ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
  node 1 2M x 512    ···························································
- ready 0     zeroing 0     zeroable 0     lent 0     kept 0     lingering 0
+ ready 0     zeroing 0     zeroable 0     lent 0     kept 0     draining 0
  ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
 
- LEASE         USER      PID     COMMAND         OWNER        AGE  SIZE   HOLE
+ LEASE         USER      PID     COMMAND         OWNER        AGE  SIZE   UNBACKED
  18            root      4242    postgres        db           2h   8G     1G
  17            root      4242    postgres        -            2h   8G     1G
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_gone_is_said_so_above_what_was_seen_last() {
+    fn lost_daemon_is_named_above_the_last_values() {
         let mut view = view();
         view.hear(Update::Gone("no daemon at /run/prezero/io.prezero".into()));
         let text = screen(&view, 80, 24);

@@ -11,8 +11,8 @@ use wire::{PoolChange, Status};
 
 /// What the daemon is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Request {
-    GiveBack { node: Node, page_size: PageSize, pages: Option<Pages> },
+pub(super) enum FeedRequest {
+    Release { node: Node, page_size: PageSize, pages: Option<Pages> },
     Configure(PoolChange),
 }
 
@@ -30,14 +30,14 @@ pub(super) enum Update {
 #[derive(Debug)]
 pub(super) struct Feed {
     updates: Receiver<Update>,
-    requests: Sender<Request>,
+    requests: Sender<FeedRequest>,
 }
 
 impl Feed {
     pub(super) fn start(socket: PathBuf, interval: Duration) -> Self {
-        let (tell, updates) = mpsc::channel();
+        let (notify, updates) = mpsc::channel();
         let (requests, asked) = mpsc::channel();
-        std::thread::spawn(move || talk(&socket, interval, &asked, &tell));
+        std::thread::spawn(move || talk(&socket, interval, &asked, &notify));
         Self { updates, requests }
     }
 
@@ -47,11 +47,11 @@ impl Feed {
     }
 
     /// The next thing heard, if that is soon.
-    pub(super) fn next(&self, patience: Duration) -> Option<Update> {
-        self.updates.recv_timeout(patience).ok()
+    pub(super) fn next(&self, timeout: Duration) -> Option<Update> {
+        self.updates.recv_timeout(timeout).ok()
     }
 
-    pub(super) fn ask(&self, request: Request) {
+    pub(super) fn ask(&self, request: FeedRequest) {
         // The thread lives as long as this end does.
         let _ = self.requests.send(request);
     }
@@ -60,8 +60,8 @@ impl Feed {
 fn talk(
     socket: &std::path::Path,
     interval: Duration,
-    requests: &Receiver<Request>,
-    tell: &Sender<Update>,
+    requests: &Receiver<FeedRequest>,
+    notify: &Sender<Update>,
 ) {
     let mut client: Option<Client> = None;
     let mut next = Instant::now();
@@ -76,7 +76,7 @@ fn talk(
         }
         let heard = look(socket, &mut client, request);
         for update in heard {
-            if tell.send(update).is_err() {
+            if notify.send(update).is_err() {
                 return;
             }
         }
@@ -87,7 +87,7 @@ fn talk(
 fn look(
     socket: &std::path::Path,
     kept: &mut Option<Client>,
-    request: Option<Request>,
+    request: Option<FeedRequest>,
 ) -> Vec<Update> {
     let mut updates = Vec::new();
     let talk = || {
@@ -115,12 +115,12 @@ fn look(
     updates
 }
 
-fn carry_out(client: &mut Client, request: Request) -> Result<String, Error> {
+fn carry_out(client: &mut Client, request: FeedRequest) -> Result<String, Error> {
     match request {
-        Request::GiveBack { node, page_size, pages } => {
-            let given = client.give_back(Some(node), Some(page_size), pages)?;
+        FeedRequest::Release { node, page_size, pages } => {
+            let given = client.release(Some(node), Some(page_size), pages)?;
             Ok(format!("gave {given} back to the kernel"))
         }
-        Request::Configure(change) => client.configure(change).map(|()| "changed".to_owned()),
+        FeedRequest::Configure(change) => client.configure(change).map(|()| "changed".to_owned()),
     }
 }

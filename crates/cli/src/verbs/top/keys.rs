@@ -6,18 +6,18 @@ use units::Pages;
 use wire::PoolChange;
 use worker::Which;
 
-use super::feed::Request;
+use super::feed::FeedRequest;
 use super::view::{Prompt, Question, View, shape};
 
 /// More digits than any number of pages has.
-const LONGEST: usize = 12;
+const MAX_DIGITS: usize = 12;
 
 /// The action for a key, beyond the screen.
 #[derive(Debug)]
 pub(super) enum Reaction {
     None,
     Leave,
-    Ask(Request),
+    Ask(FeedRequest),
     /// Zero this number of pages of a shape, or all.
     Zero(Which, Option<u64>),
     /// Stop zeroing.
@@ -50,7 +50,7 @@ fn command(view: &mut View, key: KeyCode) -> Reaction {
             return Reaction::None;
         }
         KeyCode::Char('z') => Question::Zero,
-        KeyCode::Char('g') => Question::GiveBack,
+        KeyCode::Char('g') => Question::Release,
         KeyCode::Char('l') => Question::ReadyLow,
         KeyCode::Char('h') => Question::ReadyHigh,
         KeyCode::Char('f') => Question::LeaveFree,
@@ -70,7 +70,7 @@ fn answer(view: &mut View, mut prompt: Prompt, key: KeyCode) -> Reaction {
         KeyCode::Esc => return Reaction::None,
         KeyCode::Enter => return decide(view, &prompt),
         KeyCode::Backspace => drop(prompt.typed.pop()),
-        KeyCode::Char(digit) if digit.is_ascii_digit() && prompt.typed.len() < LONGEST => {
+        KeyCode::Char(digit) if digit.is_ascii_digit() && prompt.typed.len() < MAX_DIGITS => {
             prompt.typed.push(digit);
         }
         _ => {}
@@ -90,11 +90,11 @@ fn decide(view: &View, prompt: &Prompt) -> Reaction {
         ..PoolChange::default()
     };
     let change = match (prompt.question, typed) {
-        (Question::Zero, Some(0)) | (Question::GiveBack, Some(0)) => return Reaction::None,
-        (Question::Zero, pages) => return Reaction::Zero(Which::of(node, page_size), pages),
-        (Question::GiveBack, pages) => {
+        (Question::Zero, Some(0)) | (Question::Release, Some(0)) => return Reaction::None,
+        (Question::Zero, pages) => return Reaction::Zero(Which::exact(node, page_size), pages),
+        (Question::Release, pages) => {
             let pages = pages.map(Pages);
-            return Reaction::Ask(Request::GiveBack { node, page_size, pages });
+            return Reaction::Ask(FeedRequest::Release { node, page_size, pages });
         }
         // Nothing typed changes nothing.
         (_, None) => return Reaction::None,
@@ -104,7 +104,7 @@ fn decide(view: &View, prompt: &Prompt) -> Reaction {
             PoolChange { leave_free: leave_free.map(Pages), ..none }
         }
     };
-    Reaction::Ask(Request::Configure(change))
+    Reaction::Ask(FeedRequest::Configure(change))
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
     fn numbers_are_asked_for_and_change_the_chosen_pool() {
         let mut view = view();
         typed(&mut view, "j");
-        let Reaction::Ask(Request::Configure(change)) = typed(&mut view, "h4x<32\n") else {
+        let Reaction::Ask(FeedRequest::Configure(change)) = typed(&mut view, "h4x<32\n") else {
             panic!("a threshold is changed")
         };
         assert_eq!(
@@ -137,18 +137,18 @@ mod tests {
         );
         assert_eq!((change.ready_high, change.ready_low), (Some(Pages(32)), None));
         assert_eq!(view.prompt, None);
-        let give_back =
-            |pages| Request::GiveBack { node: Node(1), page_size: PageSize::GIB_1, pages };
+        let release =
+            |pages| FeedRequest::Release { node: Node(1), page_size: PageSize::GIB_1, pages };
         for (keys, pages) in [("g5\n", Some(Pages(5))), ("g\n", None)] {
             let Reaction::Ask(request) = typed(&mut view, keys) else { panic!("{keys}") };
-            assert_eq!(request, give_back(pages));
+            assert_eq!(request, release(pages));
         }
         let Reaction::Zero(which, None) = typed(&mut view, "z\n") else { panic!("all of it") };
         assert_eq!((which.node(), which.page_size), (Some(Node(1)), Some(PageSize::GIB_1)));
     }
 
     #[test]
-    fn nothing_typed_and_esc_change_nothing() {
+    fn empty_input_and_esc_change_nothing() {
         let mut view = view();
         for keys in ["l\n", "h\u{1b}", "z0\n", "g0\n", "f1\u{1b}", "x"] {
             assert!(matches!(typed(&mut view, keys), Reaction::None), "{keys:?}");

@@ -30,7 +30,7 @@ use worker::Stop;
 use zeroing::Zeroing;
 
 /// How often keys and signals are looked for.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Show pools, loans and rates live, with keys to zero, give back and change thresholds
 ///
@@ -115,7 +115,7 @@ fn screen(
             terminal.draw(|frame| draw::draw(frame, view))?;
             drawn = true;
         }
-        if !event::poll(LOOK)? {
+        if !event::poll(POLL_INTERVAL)? {
             continue;
         }
         drawn = false;
@@ -146,7 +146,7 @@ fn lines(args: &Args) -> Outcome {
     let mut sampler = Sampler::default();
     let mut left = args.lines.unwrap_or(u64::MAX);
     while left > 0 && !stop.is_set() {
-        let Some(update) = feed.next(LOOK) else { continue };
+        let Some(update) = feed.next(POLL_INTERVAL) else { continue };
         match update {
             Update::Status(status) => {
                 let rates = sampler.add(&status, std::time::Instant::now());

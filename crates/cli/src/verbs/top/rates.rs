@@ -11,7 +11,7 @@ use wire::{Counters, Status};
 use crate::output::Record;
 
 /// What rates are taken over.
-const WINDOW: Duration = Duration::from_secs(10);
+const RATE_PERIOD: Duration = Duration::from_secs(10);
 
 /// How fast things go.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -39,7 +39,7 @@ impl Sampler {
             self.pid = status.pid;
         }
         self.samples.push_back((now, status.counters));
-        while self.samples.len() > 2 && now.duration_since(self.samples[1].0) >= WINDOW {
+        while self.samples.len() > 2 && now.duration_since(self.samples[1].0) >= RATE_PERIOD {
             self.samples.pop_front();
         }
         let Some((then, before)) = self.samples.front() else { return Rates::default() };
@@ -51,7 +51,7 @@ impl Sampler {
 fn rates(before: &Counters, now: &Counters, seconds: f64) -> Rates {
     let more = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(before)) as f64;
     let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-    let (hit, miss) = (more(|c| c.hit_bytes.0), more(|c| c.miss_bytes.0));
+    let (hit, miss) = (more(|c| c.lent_ready_bytes.0), more(|c| c.lent_unbacked_bytes.0));
     Rates {
         zeroed_bytes_per_second: per_second(more(|c| c.zeroed_bytes.0)),
         loans_per_second: per_second(more(|c| c.loans)),
@@ -93,12 +93,12 @@ mod tests {
     use super::*;
     use units::Bytes;
 
-    fn seen(loans: u64, hit_bytes: u64, miss_bytes: u64) -> Status {
+    fn seen(loans: u64, lent_ready_bytes: u64, lent_unbacked_bytes: u64) -> Status {
         let zeroed_bytes = loans << 30;
         let counters = Counters {
             loans,
-            hit_bytes: Bytes(hit_bytes),
-            miss_bytes: Bytes(miss_bytes),
+            lent_ready_bytes: Bytes(lent_ready_bytes),
+            lent_unbacked_bytes: Bytes(lent_unbacked_bytes),
             zeroed_bytes: Bytes(zeroed_bytes),
             ..Counters::default()
         };

@@ -14,7 +14,7 @@ use super::rates::{Rates, Sampler};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     Zero,
-    GiveBack,
+    Release,
     ReadyLow,
     ReadyHigh,
     LeaveFree,
@@ -110,7 +110,7 @@ pub(super) mod tests {
             ready_pages: Pages(24),
             lent_pages: Pages(12),
             kept_pages: Pages(3),
-            lingering_pages: Pages(1),
+            draining_pages: Pages(1),
             mapped_pages: Pages(0),
             pinned_pages: Pages(0),
             blocks: 6,
@@ -121,7 +121,7 @@ pub(super) mod tests {
             kernel_free_pages: Pages(18),
             kernel_reserved_pages: Pages(0),
             sizes: Vec::new(),
-            elastic: None,
+            resize: None,
         }
     }
 
@@ -133,7 +133,7 @@ pub(super) mod tests {
             page_size: PageSize::GIB_1,
             pages: Pages(8),
             blocks: 1,
-            hole_pages: Pages(1),
+            unbacked_pages: Pages(1),
             age: Some(std::time::Duration::from_secs(7300)),
             pid: Some(4242),
             command: Some("postgres".to_owned()),
@@ -145,7 +145,7 @@ pub(super) mod tests {
             ready_pages: Pages(0),
             lent_pages: Pages(0),
             kept_pages: Pages(0),
-            lingering_pages: Pages(0),
+            draining_pages: Pages(0),
             mapped_pages: Pages(0),
             pinned_pages: Pages(0),
             ..pool(1, 2 << 20, 512)
@@ -161,7 +161,7 @@ pub(super) mod tests {
             users: Vec::new(),
             workers: 2,
             paused_by_pressure: false,
-            fresh_because: None,
+            fresh_reason: None,
             drained: false,
             tree: None,
             unknown_files: 0,
@@ -183,7 +183,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_daemon_that_went_away_is_shown_with_what_was_seen_last() {
+    fn lost_daemon_keeps_the_last_values_on_screen() {
         let mut view = view();
         view.hear(Update::Gone("no daemon".into()));
         assert!(view.status.is_some() && view.gone.is_some());

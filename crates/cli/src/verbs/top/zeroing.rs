@@ -10,7 +10,7 @@ use units::Bytes;
 use worker::context::allowed_cpus;
 use worker::engine::Engine;
 use worker::{Stop, Which};
-use worker::{Work, Worker};
+use worker::{WorkDone, Worker};
 
 use crate::exit::Failure;
 use crate::output::{bytes_per_second, rate};
@@ -21,7 +21,7 @@ use crate::output::{bytes_per_second, rate};
 pub(super) struct Zeroing {
     stop: Stop,
     bytes: Arc<AtomicU64>,
-    thread: Option<JoinHandle<Result<Work, Failure>>>,
+    thread: Option<JoinHandle<Result<WorkDone, Failure>>>,
 }
 
 impl Zeroing {

@@ -36,21 +36,21 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{sleep, timeout};
 
-use crate::api::http::places::{MOST_CONNECTIONS, MOST_OWN_CONNECTIONS, Places, Scraper, Scrapers};
+use crate::api::http::places::{MAX_OWN_SCRAPES, MAX_SCRAPES, Places, Scraper, Scrapers};
 use crate::base::error::{Error, Result};
-use crate::base::files::{BACKLOG, EVERYBODY, Name};
+use crate::base::files::{ALL_USERS_MODE, BACKLOG, SocketName};
 
 /// How long one connection may take, from its beginning to the last byte of its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// What Prometheus expects; curl shows it as text.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
 /// Making texts takes at most one part in this number of the daemon's time: one of 5,000 loans
 /// takes 40 ms.
-const SHARE: u32 = 10;
+const MAX_TIME_SHARE: u32 = 10;
 /// ... unless who waits for the next one would wait for longer than it may.
-const LONGEST_REST: Duration = Duration::from_secs(2);
+const MAX_PAUSE_PERIOD: Duration = Duration::from_secs(2);
 
 /// What makes the text, on the daemon's thread.
 pub(crate) type Source = Box<dyn Fn() -> String>;
@@ -66,7 +66,7 @@ pub(crate) struct Endpoint {
     _serves: oneshot::Sender<Infallible>,
     hosts: Hosts,
     /// A unix socket's, removed with it.
-    _name: Option<Name>,
+    _name: Option<SocketName>,
 }
 
 /// The names by which requests may ask, beside addresses and `localhost`.
@@ -113,11 +113,12 @@ impl Endpoint {
         let (bound, name) = match listen {
             Listen::Tcp(address) => (Bound::Tcp(listen_at(*address).map_err(failed)?), None),
             Listen::Unix(path) => {
-                let (listener, name) = crate::base::files::listen(path, EVERYBODY, Duration::ZERO)?;
+                let (listener, name) =
+                    crate::base::files::listen(path, ALL_USERS_MODE, Duration::ZERO)?;
                 (Bound::Unix(listener), Some(name))
             }
         };
-        let (ask, asked) = mpsc::channel(MOST_CONNECTIONS + MOST_OWN_CONNECTIONS);
+        let (ask, asked) = mpsc::channel(MAX_SCRAPES + MAX_OWN_SCRAPES);
         let hosts = Arc::new(Mutex::new(hosts));
         let server = Server { ask, hosts: Arc::clone(&hosts), is_local: name.is_some() };
         let (serves, ended) = oneshot::channel::<Infallible>();
@@ -145,7 +146,7 @@ impl Endpoint {
         let begins = begins.recv().unwrap_or_else(|_| Err(io::Error::other("its thread is gone")));
         begins.map_err(no_thread)?;
         tracing::info!(%listen, "serves metrics");
-        let texts = tokio::task::spawn_local(tell(asked, source));
+        let texts = tokio::task::spawn_local(render(asked, source));
         Ok(Self { texts, _serves: serves, hosts, _name: name })
     }
 
@@ -173,7 +174,7 @@ impl Drop for Endpoint {
 }
 
 /// Makes texts on request: one for all requests meanwhile.
-async fn tell(mut asked: mpsc::Receiver<Asked>, source: Source) {
+async fn render(mut asked: mpsc::Receiver<Asked>, source: Source) {
     while let Some(first) = asked.recv().await {
         let begin = cpu_time();
         let text = Bytes::from(source());
@@ -182,8 +183,8 @@ async fn tell(mut asked: mpsc::Receiver<Asked>, source: Source) {
             // The scraper may be gone.
             one.send(text.clone()).ok();
         }
-        let rest = cpu_time().saturating_sub(begin) * (SHARE - 1);
-        sleep(rest.min(LONGEST_REST)).await;
+        let rest = cpu_time().saturating_sub(begin) * (MAX_TIME_SHARE - 1);
+        sleep(rest.min(MAX_PAUSE_PERIOD)).await;
     }
 }
 
@@ -213,7 +214,7 @@ async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers) {
                 Ok((who, tokio::task::spawn_local(converse(ready, talk))))
             }),
             Listener::Unix(listener) => listener.accept().await.and_then(|(stream, _)| {
-                let who = who_is(&stream, &scrapers)?;
+                let who = user_of(&stream, &scrapers)?;
                 let ready = async move { stream.ready(Interest::READABLE).await.map(|_| stream) };
                 Ok((who, tokio::task::spawn_local(converse(ready, talk))))
             }),
@@ -229,7 +230,7 @@ async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers) {
 }
 
 /// The user of a connection. Its groups are irrelevant, and a user may have 65,536 of them.
-fn who_is(stream: &tokio::net::UnixStream, scrapers: &Scrapers) -> io::Result<Scraper> {
+fn user_of(stream: &tokio::net::UnixStream, scrapers: &Scrapers) -> io::Result<Scraper> {
     let cred = stream.peer_cred()?;
     let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
     let peer = Peer { pid, uid: cred.uid(), gid: cred.gid() };
@@ -255,7 +256,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             .serve_connection(TokioIo::new(stream), answer);
         served.await.map_err(io::Error::other)
     };
-    match timeout(PATIENCE, serving).await {
+    match timeout(CONNECTION_TIMEOUT, serving).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a scraper's connection ended"),
         Err(_) => tracing::debug!("a scraper took too long"),
@@ -286,9 +287,9 @@ async fn answer(request: &Request<Incoming>, server: &Server) -> Response<Full<B
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refused;
     }
-    let (asked, told) = oneshot::channel();
+    let (asked, reported) = oneshot::channel();
     // Both fail only where the daemon ends.
-    let (Ok(()), Ok(metrics)) = (server.ask.send(asked).await, told.await) else {
+    let (Ok(()), Ok(metrics)) = (server.ask.send(asked).await, reported.await) else {
         return text(StatusCode::SERVICE_UNAVAILABLE, "the daemon ends\n");
     };
     let mut response = Response::new(Full::new(metrics));
@@ -302,7 +303,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
-    fn one_text_is_made_for_all_who_wait_and_the_next_one_later() {
+    fn one_text_serves_all_waiting_scrapes_and_the_next_comes_later() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let took = Duration::from_millis(5);
@@ -315,25 +316,28 @@ mod tests {
                 }
                 made.get().to_string()
             });
-            let (ask, asked) = mpsc::channel(MOST_CONNECTIONS);
+            let (ask, asked) = mpsc::channel(MAX_SCRAPES);
             let waits = || {
-                let (asked, told) = oneshot::channel();
+                let (asked, reported) = oneshot::channel();
                 ask.try_send(asked).unwrap();
-                told
+                reported
             };
             let [first, gone, second] = [(); 3].map(|()| waits());
             drop(gone);
-            let task = tokio::task::spawn_local(tell(asked, source));
+            let task = tokio::task::spawn_local(render(asked, source));
             assert_eq!((first.await.unwrap(), second.await.unwrap()), ("1".into(), "1".into()));
             let begin = std::time::Instant::now();
             assert_eq!(waits().await.unwrap(), Bytes::from("2"));
-            assert!(begin.elapsed() >= took * (SHARE - 2), "the daemon has others to serve");
+            assert!(
+                begin.elapsed() >= took * (MAX_TIME_SHARE - 2),
+                "the daemon has others to serve"
+            );
             task.abort();
         });
     }
 
     #[test]
-    fn an_address_that_is_not_the_machines_is_an_error_and_one_that_is_serves_until_dropped() {
+    fn wrong_address_is_an_error_and_a_local_one_is_served() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             // Of an unassigned block of addresses (RFC 5737).

@@ -18,9 +18,9 @@ use crate::peers::account::Accounts;
 
 /// Connections at a time. A scraper is done within milliseconds of its text, and a connection that
 /// waits is a descriptor and 1 KiB.
-pub(super) const MOST_CONNECTIONS: usize = 128;
+pub(super) const MAX_SCRAPES: usize = 128;
 /// Connections of root's and the daemon's own user beside these: no other user can take them.
-pub(super) const MOST_OWN_CONNECTIONS: usize = 16;
+pub(super) const MAX_OWN_SCRAPES: usize = 16;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Places {
     pub(super) fn add(&mut self, who: Scraper, has_asked: Rc<Cell<bool>>, task: AbortHandle) {
         self.0.retain(|connection| !connection.task.is_finished());
         let is_own = |who: &Scraper| *who == Scraper::Own;
-        let most = if is_own(&who) { MOST_OWN_CONNECTIONS } else { MOST_CONNECTIONS };
+        let most = if is_own(&who) { MAX_OWN_SCRAPES } else { MAX_SCRAPES };
         let beside = self.0.iter().filter(|other| is_own(&other.who) == is_own(&who));
         if beside.clone().count() >= most {
             let count = |who| self.0.iter().filter(|other| other.who == who).count();
@@ -158,7 +158,7 @@ mod tests {
             come(&mut places, SCRAPER, false);
             for asks in [true, false].repeat(500) {
                 come(&mut places, FOE, asks);
-                assert_eq!(count(&places, FOE), MOST_CONNECTIONS - 1);
+                assert_eq!(count(&places, FOE), MAX_SCRAPES - 1);
                 assert_eq!(count(&places, SCRAPER), 1, "it costs only its own");
             }
         });
@@ -171,15 +171,15 @@ mod tests {
             come(&mut places, Scraper::Own, false);
             (0..1000).for_each(|user| come(&mut places, Scraper::User(user), true));
             assert_eq!(count(&places, Scraper::Own), 1);
-            assert_eq!(places.0.len(), MOST_CONNECTIONS + 1);
+            assert_eq!(places.0.len(), MAX_SCRAPES + 1);
             (0..100).for_each(|_| come(&mut places, Scraper::Own, false));
-            assert_eq!(count(&places, Scraper::Own), MOST_OWN_CONNECTIONS);
-            assert_eq!(places.0.len(), MOST_CONNECTIONS + MOST_OWN_CONNECTIONS);
+            assert_eq!(count(&places, Scraper::Own), MAX_OWN_SCRAPES);
+            assert_eq!(places.0.len(), MAX_SCRAPES + MAX_OWN_SCRAPES);
         });
     }
 
     #[test]
-    fn of_one_user_those_that_have_asked_stay() {
+    fn user_keeps_its_connections_that_have_asked() {
         in_a_loop(async || {
             let mut places = Places::default();
             come(&mut places, Scraper::Local, true);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_connection_is_its_users_and_a_remote_one_its_networks() {
+    fn local_connection_counts_by_user_and_remote_by_network() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let local = listener.local_addr().unwrap();
         let ours = std::net::TcpStream::connect(local).unwrap();

@@ -17,14 +17,14 @@ use polyfuse_kernel as abi;
 use tokio::io::unix::AsyncFd;
 use zerocopy::IntoBytes;
 
-use super::wire::Reply;
+use super::wire::TreeReply;
 
 /// The longest request: headers, and the 16383 bytes that an ioctl's number can announce.
-const LONGEST_REQUEST: usize = 32 << 10;
+const MAX_REQUEST_BYTES: usize = 32 << 10;
 
 /// The kernel's end.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct TreeDevice {
     fd: AsyncFd<OwnedFd>,
     wakeups: Arc<Wakeups>,
 }
@@ -70,14 +70,14 @@ impl Wakeups {
     }
 }
 
-impl Drop for Device {
+impl Drop for TreeDevice {
     fn drop(&mut self) {
         self.wakeups.lock().is_over = true;
         self.wakeups.news.notify_one();
     }
 }
 
-impl Device {
+impl TreeDevice {
     /// `fd` must be non-blocking.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         let wakeups = Arc::<Wakeups>::default();
@@ -92,7 +92,7 @@ impl Device {
 
     /// Room for any request.
     pub(super) fn buffer() -> Vec<u8> {
-        vec![0; LONGEST_REQUEST]
+        vec![0; MAX_REQUEST_BYTES]
     }
 
     /// Waits for a request. `None` when the file system has been unmounted.
@@ -119,7 +119,7 @@ impl Device {
     }
 
     /// Answers a request. Never waits.
-    pub(super) fn reply(&self, unique: u64, result: Result<Reply, Errno>) {
+    pub(super) fn reply(&self, unique: u64, result: Result<TreeReply, Errno>) {
         let (error, body) = match result {
             Ok(reply) => (0, reply.0),
             Err(errno) => (-errno.raw_os_error(), Vec::new()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linux::Errno;
 use linux::hugepagectl::{
-    Argument, Query, Request, WATCH_INTERVAL_DEFAULT_MS, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE,
+    Argument, IoctlNumber, Query, WATCH_INTERVAL_DEFAULT_MS, WATCH_INTERVAL_MAX_MS, WATCH_ZEROABLE,
     Watch, Zero,
 };
 use linux::meminfo::base_page;
@@ -18,8 +18,8 @@ use super::item::domain_of;
 use super::notify;
 use super::permits::Permit;
 use super::session::Session;
-use super::wire::{Caller, Reply};
-use crate::tasks::delegated::Ended;
+use super::wire::{Caller, TreeReply};
+use crate::tasks::delegated::ZeroResult;
 
 impl Session {
     /// `Ok(None)`: it is answered later.
@@ -30,9 +30,9 @@ impl Session {
         handle: u64,
         number: u32,
         data: Vec<u8>,
-    ) -> Result<Option<Reply>, Errno> {
+    ) -> Result<Option<TreeReply>, Errno> {
         self.state.borrow_mut().handles.device(handle)?;
-        let nr = Request::parse(number)?.nr();
+        let nr = IoctlNumber::parse(number)?.nr();
         if nr == Query::NR {
             return self.query(Query::read(&data)?).map(Some);
         }
@@ -48,9 +48,9 @@ impl Session {
         };
         let session = Rc::clone(self);
         let work = async move |mut stopped: oneshot::Receiver<()>| {
-            if let Permit::Asked(told) = permit {
+            if let Permit::Asked(reported) = permit {
                 tokio::select! {
-                    is_permitted = told => if is_permitted != Ok(true) { return Err(Errno::PERM) },
+                    is_permitted = reported => if is_permitted != Ok(true) { return Err(Errno::PERM) },
                     _ = &mut stopped => return Err(Errno::INTR),
                 }
             }
@@ -68,7 +68,7 @@ impl Session {
         known.then_some(domain).ok_or(Errno::NODEV)
     }
 
-    fn query(&self, query: Query) -> Result<Reply, Errno> {
+    fn query(&self, query: Query) -> Result<TreeReply, Errno> {
         if query.flags != 0 {
             return Err(Errno::INVAL);
         }
@@ -89,7 +89,7 @@ impl Session {
             node_free: memory.free_bytes / base,
             ..query.answered(&now)
         };
-        Ok(Reply::ioctl(answer.written()))
+        Ok(TreeReply::ioctl(answer.written()))
     }
 
     async fn zero_by_ioctl(
@@ -97,18 +97,20 @@ impl Session {
         caller: Caller,
         zero: Zero,
         stopped: oneshot::Receiver<()>,
-    ) -> Result<Reply, Errno> {
+    ) -> Result<TreeReply, Errno> {
         if zero.flags != 0 {
             return Err(Errno::INVAL);
         }
         let domain = self.domain(zero.node, zero.page_shift)?;
         match self.zeroed(caller, domain, zero.pages, stopped).await? {
-            Ended { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
-            Ended { pages, .. } => Ok(Reply::ioctl(Zero { zeroed: pages.0, ..zero }.written())),
+            ZeroResult { pages, interrupted: true } if pages.0 == 0 => Err(Errno::INTR),
+            ZeroResult { pages, .. } => {
+                Ok(TreeReply::ioctl(Zero { zeroed: pages.0, ..zero }.written()))
+            }
         }
     }
 
-    fn watch(&self, handle: u64, watch: Watch) -> Result<Reply, Errno> {
+    fn watch(&self, handle: u64, watch: Watch) -> Result<TreeReply, Errno> {
         let known = watch.flags & !WATCH_ZEROABLE == 0 && watch.reserved == 0;
         if !known || watch.min_interval_ms > WATCH_INTERVAL_MAX_MS {
             return Err(Errno::INVAL);
@@ -118,7 +120,7 @@ impl Session {
             0 => WATCH_INTERVAL_DEFAULT_MS,
             milliseconds => milliseconds,
         };
-        let level = notify::Watch {
+        let level = notify::LevelWatch {
             min_zeroed: watch.min_zeroed,
             only_zeroable: watch.flags & WATCH_ZEROABLE != 0,
             min_free: watch.min_free,
@@ -135,6 +137,6 @@ impl Session {
             self.device.wake(waiter);
         }
         self.listens.notify_one();
-        Ok(Reply::ioctl(watch.written()))
+        Ok(TreeReply::ioctl(watch.written()))
     }
 }

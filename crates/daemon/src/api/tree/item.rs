@@ -16,13 +16,13 @@ const INO_BITS: u32 = 24;
 
 /// A file of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Zeroable,
     Zeroed,
     Low,
 }
 
-impl Kind {
+impl FileKind {
     const ALL: [Self; 3] = [Self::Zeroable, Self::Zeroed, Self::Low];
 
     fn name(self) -> &'static str {
@@ -50,7 +50,7 @@ pub(super) enum Item {
     Sizes(Node),
     /// `nodeN/hugepages/hugepages-SIZEkB`
     Domain(Domain),
-    File(Domain, Kind),
+    File(Domain, FileKind),
 }
 
 /// The owners of the files, and the rights of others.
@@ -82,9 +82,9 @@ impl Item {
                 let name = |domain: &Domain| format!("hugepages-{}kB", domain.page_size.kib());
                 here.map(|domain| (name(domain), Self::Domain(*domain))).collect()
             }
-            Self::Domain(domain) => {
-                Kind::ALL.map(|kind| (kind.name().to_owned(), Self::File(domain, kind))).to_vec()
-            }
+            Self::Domain(domain) => FileKind::ALL
+                .map(|kind| (kind.name().to_owned(), Self::File(domain, kind)))
+                .to_vec(),
             Self::Device | Self::File(..) => Vec::new(),
         }
     }
@@ -101,14 +101,14 @@ impl Item {
             Self::Node(node) => 16 + (u64::from(node.0) << 9),
             Self::Sizes(node) => 16 + (u64::from(node.0) << 9) + 1,
             Self::Domain(domain) => place(domain, 0),
-            Self::File(domain, Kind::Zeroable) => place(domain, 1),
-            Self::File(domain, Kind::Zeroed) => place(domain, 2),
-            Self::File(domain, Kind::Low) => place(domain, 3),
+            Self::File(domain, FileKind::Zeroable) => place(domain, 1),
+            Self::File(domain, FileKind::Zeroed) => place(domain, 2),
+            Self::File(domain, FileKind::Low) => place(domain, 3),
         }
     }
 
     /// The item with this inode number.
-    fn of_ino(ino: u64) -> Option<Self> {
+    fn from_ino(ino: u64) -> Option<Self> {
         let place = match ino {
             ROOT => return Some(Self::Root),
             DEVICE => return Some(Self::Device),
@@ -121,9 +121,9 @@ impl Item {
             (0, 0) => Self::Node(node),
             (0, 1) => Self::Sizes(node),
             (_, 0) => Self::Domain(domain()?),
-            (_, 1) => Self::File(domain()?, Kind::Zeroable),
-            (_, 2) => Self::File(domain()?, Kind::Zeroed),
-            (_, 3) => Self::File(domain()?, Kind::Low),
+            (_, 1) => Self::File(domain()?, FileKind::Zeroable),
+            (_, 2) => Self::File(domain()?, FileKind::Zeroed),
+            (_, 3) => Self::File(domain()?, FileKind::Low),
             _ => return None,
         })
     }
@@ -139,8 +139,8 @@ impl Item {
     }
 
     /// The item with that number.
-    pub(super) fn of_number(number: u64) -> Option<Self> {
-        Self::of_ino(number & ((1 << INO_BITS) - 1))
+    pub(super) fn from_number(number: u64) -> Option<Self> {
+        Self::from_ino(number & ((1 << INO_BITS) - 1))
     }
 
     /// Its type and mode.
@@ -173,12 +173,12 @@ pub(super) fn domain_of(node: i32, page_shift: u32) -> Option<Domain> {
 }
 
 /// What one write(2) hands over: a page, as in sysfs. The rest is left.
-pub(super) const LONGEST_WRITE: usize = 4096;
+pub(super) const MAX_WRITE_BYTES: usize = 4096;
 
 /// What a file takes of a write, and the text in it. A null byte ends that, as in sysfs: a program
 /// in C may write a string with its end.
 pub(super) fn taken(data: &[u8]) -> (usize, &[u8]) {
-    let data = &data[..data.len().min(LONGEST_WRITE)];
+    let data = &data[..data.len().min(MAX_WRITE_BYTES)];
     let end = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     (data.len(), &data[..end])
 }
@@ -221,9 +221,9 @@ mod tests {
         assert_eq!(found.len(), 1 + 2 + 2 + 3 + 9);
         assert_eq!(at("/hugepagectl"), Some(Item::Device));
         let file = "/node3/hugepages/hugepages-2048kB/zeroable_hugepages";
-        assert_eq!(at(file), Some(Item::File(FAR, Kind::Zeroable)));
+        assert_eq!(at(file), Some(Item::File(FAR, FileKind::Zeroable)));
         let file = "/node0/hugepages/hugepages-1048576kB/zeroed_low";
-        assert_eq!(at(file), Some(Item::File(LARGE, Kind::Low)));
+        assert_eq!(at(file), Some(Item::File(LARGE, FileKind::Low)));
         let mut numbers: Vec<_> = found.iter().map(|(_, item)| item.ino()).collect();
         numbers.extend([ROOT]);
         numbers.sort_unstable();
@@ -237,23 +237,23 @@ mod tests {
         walk(Item::Root, "", &mut found);
         for (path, item) in found {
             let numbers = [1, 2, (1 << 40) - 1].map(|lookup| item.number(lookup));
-            assert!(numbers.iter().all(|n| Item::of_number(*n) == Some(item)), "{path}");
+            assert!(numbers.iter().all(|n| Item::from_number(*n) == Some(item)), "{path}");
             assert_eq!(numbers[0] == numbers[1], item.is_directory(), "{path}");
         }
         let last = Domain { node: Node(1023), page_size: PageSize::new(1 << 40).unwrap() };
-        let last = Item::File(last, Kind::Low);
-        assert_eq!(Item::of_number(last.number(7)), Some(last));
+        let last = Item::File(last, FileKind::Low);
+        assert_eq!(Item::from_number(last.number(7)), Some(last));
         for number in [0, 3, 15, 16 + 7, 16 + (5 << 3 | 1)] {
-            assert_eq!(Item::of_number(number), None, "{number}");
+            assert_eq!(Item::from_number(number), None, "{number}");
         }
     }
 
     #[test]
-    fn modes_are_what_was_configured_and_never_more() {
+    fn modes_are_as_configured_at_most() {
         let access = Access { uid: 0, gid: 7, mode: 0o660 };
         let mode = |item: Item| item.attr(&access).mode & 0o777;
-        assert_eq!(mode(Item::File(SMALL, Kind::Zeroable)), 0o660);
-        assert_eq!(mode(Item::File(SMALL, Kind::Zeroed)), 0o440);
+        assert_eq!(mode(Item::File(SMALL, FileKind::Zeroable)), 0o660);
+        assert_eq!(mode(Item::File(SMALL, FileKind::Zeroed)), 0o440);
         assert_eq!((mode(Item::Device), mode(Item::Root)), (0o660, 0o755));
         assert_eq!(Item::Device.attr(&access).gid, 7);
     }
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(taken(b"12\n"), (3, &b"12\n"[..]));
         assert_eq!(taken(b"12\0\0x"), (5, &b"12"[..]));
         assert_eq!(taken(b""), (0, &b""[..]));
-        assert_eq!(taken(&[b'0'; 5000]), (LONGEST_WRITE, &[b'0'; LONGEST_WRITE][..]));
+        assert_eq!(taken(&[b'0'; 5000]), (MAX_WRITE_BYTES, &[b'0'; MAX_WRITE_BYTES][..]));
     }
 
     #[test]

@@ -15,11 +15,12 @@
 //!
 //! A writer is stopped by FUSE_INTERRUPT, waits by FUSE_POLL and its wake-ups, and talks by
 //! FUSE_IOCTL. All of it must happen on the daemon's one thread, where operations never wait. No
-//! crate has the four. fuser (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the kernel never
-//! sends it again, and calls back from threads of its own. fuse3 (0.10) has no ioctl, and asks for
-//! `Send` futures. polyfuse (0.5) has neither ioctl nor poll. fuse-backend-rs (0.14) drops
-//! interrupts and has no wake-ups. The code uses `polyfuse-kernel`, the structs of the protocol;
-//! [`wire`] is the part of the protocol that a small and static tree needs.
+//! crate has the four. The crate `fuser` (0.18) answers FUSE_INTERRUPT with ENOSYS, upon which the
+//! kernel never sends it again, and calls back from threads of its own. In `fuse3` (0.10) ioctl is
+//! missing, and it asks for `Send` futures. The crate `polyfuse` (0.5) has neither ioctl nor poll.
+//! The crate `fuse-backend-rs` (0.14) drops interrupts and has no wake-ups. The code uses
+//! `polyfuse-kernel`, the structs of the protocol; [`wire`] is the part of the protocol that a
+//! small and static tree needs.
 
 mod device;
 mod ioctl;
@@ -29,7 +30,7 @@ mod open;
 mod permits;
 mod serving;
 mod session;
-mod tell;
+mod wake;
 mod wire;
 
 use std::cell::{Cell, RefCell};
@@ -47,16 +48,16 @@ use units::Domain;
 use crate::base::error::{Error, Result};
 use crate::ops::Shared;
 use crate::peers::rights::{self, SharedGroups};
-use crate::tasks::delegated::Deputies;
-use device::Device;
+use crate::tasks::delegated::DelegatedWorkers;
+use device::TreeDevice;
 use item::Access;
 use permits::Permits;
-use session::{Session, State};
+use session::{Session, SessionState};
 
 /// What the kernel calls the file system: `fuse.prezero`.
 const KIND: &str = "prezero";
 /// How long a mount found at the tree's place may take to show that it has a server.
-const ALIVE_PATIENCE: Duration = Duration::from_secs(2);
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The tree's place and owners.
 #[derive(Debug)]
@@ -74,11 +75,11 @@ impl Settings {
 
     /// Whether the system has the group that a configuration names.
     pub(crate) fn check(config: &config::Config) -> Result<()> {
-        Self::of(config, Path::new(""), false).map(drop)
+        Self::from_config(config, Path::new(""), false).map(drop)
     }
 
     /// What the configuration says; `None` for no tree. An embedded daemon has one only if asked.
-    pub(crate) fn of(
+    pub(crate) fn from_config(
         config: &config::Config,
         run_dir: &Path,
         embedded: bool,
@@ -121,13 +122,13 @@ impl Tree {
     pub(crate) async fn start(
         settings: Settings,
         shell: &Shared,
-        deputies: &Rc<Deputies>,
+        delegated: &Rc<DelegatedWorkers>,
         groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Option<Self>> {
         let required = settings.required;
         let path = settings.path.clone();
-        match Self::mount(settings, shell, deputies, groups, roots).await {
+        match Self::mount(settings, shell, delegated, groups, roots).await {
             Ok(tree) => {
                 shell.borrow_mut().tree = Some(path.clone());
                 tracing::info!(path = %path.display(), "the control tree is mounted");
@@ -144,7 +145,7 @@ impl Tree {
     async fn mount(
         Settings { path, access, .. }: Settings,
         shell: &Shared,
-        deputies: &Rc<Deputies>,
+        delegated: &Rc<DelegatedWorkers>,
         groups: SharedGroups,
         roots: &Roots,
     ) -> Result<Self> {
@@ -162,26 +163,27 @@ impl Tree {
         let mount = fuse::mount(&path, &fd, KIND)?;
         let failed = |source| Error::Runtime { what: "cannot wait for FUSE requests", source };
         let session = Rc::new(Session {
-            device: Device::new(fd).map_err(failed)?,
+            device: TreeDevice::new(fd).map_err(failed)?,
             shell: Rc::clone(shell),
-            deputies: Rc::clone(deputies),
+            delegated: Rc::clone(delegated),
             permits: Permits::new(groups, roots.clone()),
             access,
-            state: RefCell::new(State::default()),
+            state: RefCell::new(SessionState::default()),
             listens: Notify::new(),
             stopping: Cell::new(false),
         });
         let tasks = vec![
             tokio::task::spawn_local(Rc::clone(&session).serve()),
-            tokio::task::spawn_local(Rc::clone(&session).tell()),
+            tokio::task::spawn_local(Rc::clone(&session).wake_pollers()),
         ];
         Ok(Self { session, mount, tasks })
     }
 
-    /// Unmounts the tree, ends the deputies, which report what they have done, and answers whom
-    /// they worked for: ENODEV, unless they were done. Open files answer ENOTCONN from then on.
-    pub(crate) async fn stop(self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// Unmounts the tree, ends the delegated workers, which report what they have done, and answers
+    /// whom they worked for: ENODEV, unless they were done. Open files answer ENOTCONN from then
+    /// on.
+    pub(crate) async fn stop(self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         if let Err(error) = self.mount.detach() {
             tracing::warn!(%error, "the control tree was unmounted before");
         }
@@ -218,7 +220,7 @@ async fn is_served(path: &Path) -> bool {
         // Later waits end at once.
         let _ = say.send(!dead);
     });
-    !matches!(timeout(ALIVE_PATIENCE, said).await, Ok(Ok(false)))
+    !matches!(timeout(ALIVE_TIMEOUT, said).await, Ok(Ok(false)))
 }
 
 #[cfg(test)]
@@ -226,9 +228,9 @@ mod tests {
     use super::*;
 
     fn settings(enabled: Option<bool>, embedded: bool) -> Option<Settings> {
-        let tree = config::Tree { enabled, ..config::Tree::default() };
+        let tree = config::TreeConfig { enabled, ..config::TreeConfig::default() };
         let config = config::Config { tree, ..config::Config::default() };
-        Settings::of(&config, Path::new("/run/x"), embedded).unwrap()
+        Settings::from_config(&config, Path::new("/run/x"), embedded).unwrap()
     }
 
     #[test]
@@ -242,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn its_files_belong_to_the_group_that_may_zero_unless_said_otherwise() {
+    fn tree_files_belong_to_the_zero_group_by_default() {
         let access = |toml: &str| {
             let config = config::Config::from_toml(toml).unwrap();
-            Settings::of(&config, Path::new("/run/x"), false).unwrap().unwrap().access
+            Settings::from_config(&config, Path::new("/run/x"), false).unwrap().unwrap().access
         };
         let zero = access("zero_group = \"17\"");
         assert_eq!((zero.gid, zero.mode), (17, 0o664));

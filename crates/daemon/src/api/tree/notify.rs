@@ -8,7 +8,7 @@
 //! always. A watch is a level: every poll returns the state; notifying only wakes sleepers.
 //!
 //! Unlike the kernel's, changes are looked for, not reported: up and down again between two looks
-//! ([`SPACING`]) is no change.
+//! ([`MIN_POLL_INTERVAL`]) is no change.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use units::{Counts, Pages};
 
 /// The shortest time between two looks.
-pub(super) const SPACING: Duration = Duration::from_millis(10);
+pub(super) const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The shortest time between two notifications of a file.
-const INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u64);
+const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(WATCH_INTERVAL_DEFAULT_MS as u64);
 
 /// One file of a domain that can be polled.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Notifier {
     fn notify(&mut self, now: Instant) -> bool {
         let now_due = self.pending && now >= self.not_before;
         if now_due {
-            *self = Self { notified: self.notified + 1, ..Self::new(now + INTERVAL) };
+            *self = Self { notified: self.notified + 1, ..Self::new(now + NOTIFICATION_INTERVAL) };
         }
         now_due
     }
@@ -101,7 +101,7 @@ impl Notifiers {
     }
 
     /// Takes in what the counts are now.
-    pub(super) fn note(&mut self, counts: Counts) {
+    pub(super) fn record(&mut self, counts: Counts) {
         let before = std::mem::replace(&mut self.counts, counts);
         let watched = |counts: Counts| (counts.ready, counts.zeroable, counts.free);
         self.changed |= watched(before) != watched(counts);
@@ -144,7 +144,7 @@ impl Notifiers {
 
 /// An open `hugepagectl` that waits for pages to run low.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct LevelWatch {
     /// Below how many zeroed pages.
     pub(super) min_zeroed: u64,
     /// And only while something can be zeroed.
@@ -156,7 +156,7 @@ pub(super) struct Watch {
     pub(super) not_before: Instant,
 }
 
-impl Watch {
+impl LevelWatch {
     /// Whether the open file is readable.
     pub(super) fn is_ready(&self, counts: Counts) -> bool {
         let low = counts.ready.0 < self.min_zeroed
@@ -198,12 +198,12 @@ mod tests {
         let mut notifiers = Notifiers::new(counts(0, 16), start);
         let mut notified = Vec::new();
         for step in 0..30 {
-            let now = start + SPACING * step;
+            let now = start + MIN_POLL_INTERVAL * step;
             notifiers.zeroable.arm();
             notifiers.zeroed.arm();
             // 16 changes, one each 10 ms.
             let done = u64::from(step.min(16));
-            notifiers.note(counts(done, 16 - done));
+            notifiers.record(counts(done, 16 - done));
             let what = notifiers.notify(now);
             assert_eq!(what.zeroable, what.zeroed);
             if what == BOTH {
@@ -215,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_read_does_not_ring() {
+    fn unread_value_does_not_notify() {
         let now = Instant::now();
         let mut notifiers = Notifiers::new(counts(0, 4), now);
-        notifiers.note(counts(1, 3));
+        notifiers.record(counts(1, 3));
         assert_eq!((notifiers.notify(now), notifiers.due()), (NONE, None));
     }
 
@@ -227,25 +227,28 @@ mod tests {
         let mut now = Instant::now();
         let mut notifiers = Notifiers::new(counts(5, 0), now);
         notifiers.set_low(3);
-        let mut told = |zeroed| {
-            now += INTERVAL;
+        let mut reported = |zeroed| {
+            now += NOTIFICATION_INTERVAL;
             notifiers.zeroed.arm();
-            notifiers.note(counts(zeroed, 0));
+            notifiers.record(counts(zeroed, 0));
             notifiers.notify(now).zeroed
         };
-        assert_eq!([4, 3, 2, 1, 4, 2].map(&mut told), [false, false, true, false, false, true]);
+        assert_eq!([4, 3, 2, 1, 4, 2].map(&mut reported), [false, false, true, false, false, true]);
         notifiers.zeroed.arm();
         notifiers.set_low(0);
-        assert!(notifiers.notify(now + INTERVAL).zeroed, "0 is every change, itself among them");
+        assert!(
+            notifiers.notify(now + NOTIFICATION_INTERVAL).zeroed,
+            "0 is every change, itself among them"
+        );
         notifiers.zeroed.arm();
         notifiers.set_low(100);
-        assert!(notifiers.notify(now + INTERVAL * 2).zeroed, "it is below at once");
+        assert!(notifiers.notify(now + NOTIFICATION_INTERVAL * 2).zeroed, "it is below at once");
     }
 
     #[test]
     fn a_watch_rings_in_its_interval_while_it_is_ready() {
         let start = Instant::now();
-        let mut watch = Watch {
+        let mut watch = LevelWatch {
             min_zeroed: 2,
             only_zeroable: true,
             min_free: 0,
@@ -264,9 +267,9 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_on_free_pages_does_not_ask_what_is_zeroed() {
+    fn watch_on_free_pages_reads_no_zeroed_count() {
         let now = Instant::now();
-        let watch = Watch {
+        let watch = LevelWatch {
             min_zeroed: 0,
             only_zeroable: true,
             min_free: 3,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use linux::Errno;
 use units::Domain;
 
-use super::item::{Item, Kind};
-use super::notify::Watch;
+use super::item::{FileKind, Item};
+use super::notify::LevelWatch;
 
 /// An open directory, with its entries as of the read from its begin.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct OpenDirectory {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) domain: Domain,
-    pub(super) kind: Kind,
+    pub(super) kind: FileKind,
     /// The last text read, from its begin.
     pub(super) text: Vec<u8>,
     /// Where the last read ended.
@@ -34,7 +34,7 @@ pub(super) struct OpenFile {
 /// An open `hugepagectl`.
 #[derive(Debug, Default)]
 pub(super) struct OpenDevice {
-    pub(super) watch: Option<(Domain, Watch)>,
+    pub(super) watch: Option<(Domain, LevelWatch)>,
     pub(super) waiter: Option<u64>,
 }
 
@@ -47,13 +47,13 @@ pub(super) enum Open {
 
 /// Open files of all users but masters, and as many again of masters. Each takes 0.3 KiB of the
 /// daemon's memory, and of its time 20 ns a look at who polls.
-const MOST: usize = 8192;
+const MAX_OPEN_FILES: usize = 8192;
 /// Of one ordinary user. Monitors have a few each; a change wakes all that are polled.
-const MOST_OF_ONE: usize = 512;
+const MAX_OPEN_FILES_OF_USER: usize = 512;
 
 /// The user of an open file: an account, and whether it is a master's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Owner {
+pub(super) struct FileOwner {
     pub(super) account: u32,
     pub(super) is_master: bool,
 }
@@ -61,26 +61,27 @@ pub(super) struct Owner {
 /// All of them, by the number that the kernel has for each.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    open: BTreeMap<u64, (Owner, Open)>,
+    open: BTreeMap<u64, (FileOwner, Open)>,
     last: u64,
     /// How many each user has.
-    users: BTreeMap<Owner, usize>,
+    users: BTreeMap<FileOwner, usize>,
     masters: usize,
 }
 
 impl Handles {
     /// # Errors
-    /// EMFILE for a user that has [`MOST_OF_ONE`], ENFILE when all have [`MOST`].
-    pub(super) fn add(&mut self, owner: Owner, open: Open) -> Result<u64, Errno> {
+    /// EMFILE for a user that has [`MAX_OPEN_FILES_OF_USER`], ENFILE when all have
+    /// [`MAX_OPEN_FILES`].
+    pub(super) fn add(&mut self, owner: FileOwner, open: Open) -> Result<u64, Errno> {
         let own = self.users.get(&owner).copied().unwrap_or(0);
         let (all, most) = match owner.is_master {
-            true => (self.masters, MOST),
-            false => (self.open.len() - self.masters, MOST_OF_ONE),
+            true => (self.masters, MAX_OPEN_FILES),
+            false => (self.open.len() - self.masters, MAX_OPEN_FILES_OF_USER),
         };
         if own >= most {
             return Err(Errno::MFILE);
         }
-        if all >= MOST {
+        if all >= MAX_OPEN_FILES {
             return Err(Errno::NFILE);
         }
         self.users.insert(owner, own + 1);
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     fn fill(handles: &mut Handles, account: u32, is_master: bool) -> (Vec<u64>, Errno) {
-        let owner = Owner { account, is_master };
+        let owner = FileOwner { account, is_master };
         let mut opened = Vec::new();
         loop {
             match handles.add(owner, Open::Device(OpenDevice::default())) {
@@ -160,17 +161,21 @@ mod tests {
     }
 
     #[test]
-    fn open_files_are_bounded_by_user_and_in_all_and_masters_have_their_own() {
+    fn open_files_are_bounded_per_user_and_in_total() {
         let mut handles = Handles::default();
         let (first, errno) = fill(&mut handles, 1, false);
-        assert_eq!((first.len(), errno), (MOST_OF_ONE, Errno::MFILE));
+        assert_eq!((first.len(), errno), (MAX_OPEN_FILES_OF_USER, Errno::MFILE));
         let rest: Vec<_> = (2..40).map(|account| fill(&mut handles, account, false)).collect();
         let opened: usize = rest.iter().map(|(opened, _)| opened.len()).sum();
-        assert_eq!((opened, rest[37].1), (MOST - MOST_OF_ONE, Errno::NFILE));
-        assert_eq!(fill(&mut handles, 1, true).0.len(), MOST, "its own places");
+        assert_eq!((opened, rest[37].1), (MAX_OPEN_FILES - MAX_OPEN_FILES_OF_USER, Errno::NFILE));
+        assert_eq!(fill(&mut handles, 1, true).0.len(), MAX_OPEN_FILES, "its own places");
         first.iter().for_each(|handle| handles.remove(*handle));
         first.iter().for_each(|handle| handles.remove(*handle));
-        assert_eq!(fill(&mut handles, 7000, false).0.len(), MOST_OF_ONE, "places come back");
+        assert_eq!(
+            fill(&mut handles, 7000, false).0.len(),
+            MAX_OPEN_FILES_OF_USER,
+            "places come back"
+        );
     }
 
     #[test]

@@ -2,19 +2,19 @@
 //! Who asks, and who may zero and watch by ioctl.
 //!
 //! A request says its caller's user and group, and no supplementary groups. Where these decide, a
-//! lane of the caller's account reads them from procfs, which takes up to 50 ms for 65,536 groups.
-//! The lane rests nine times as long afterwards.
+//! user queue of the caller's account reads them from procfs, which takes up to 50 ms for 65,536
+//! groups. The user queue rests nine times as long afterwards.
 
 use std::thread::sleep;
 
 use linux::Roots;
-use linux::peer::Groups;
+use linux::peer::PeerGroups;
 use tokio::sync::oneshot;
 use units::Uid;
 
-use super::open::Owner;
+use super::open::FileOwner;
 use super::wire::Caller;
-use crate::base::user_queues::Lanes;
+use crate::base::user_queues::UserQueues;
 use crate::peers::account::Accounts;
 use crate::peers::rights::{SharedGroups, is_master};
 use crate::peers::users::{cpu_time, rest_after};
@@ -24,7 +24,7 @@ pub(super) struct Permits {
     groups: SharedGroups,
     accounts: Accounts,
     roots: Roots,
-    lanes: Lanes,
+    user_queues: UserQueues,
 }
 
 /// Whether the caller may.
@@ -38,13 +38,18 @@ pub(super) enum Permit {
 
 impl Permits {
     pub(super) fn new(groups: SharedGroups, roots: Roots) -> Self {
-        Self { groups, accounts: Accounts::new(roots.clone()), roots, lanes: Lanes::new() }
+        Self {
+            groups,
+            accounts: Accounts::new(roots.clone()),
+            roots,
+            user_queues: UserQueues::new(),
+        }
     }
 
     /// The account of a request.
-    pub(super) fn owner(&self, caller: Caller) -> Owner {
+    pub(super) fn owner(&self, caller: Caller) -> FileOwner {
         let account = self.accounts.of_number(caller.uid);
-        Owner { account, is_master: is_master(caller.uid) }
+        FileOwner { account, is_master: is_master(caller.uid) }
     }
 
     /// Where the kernel asks for the right to write its device: root and the zeroing group.
@@ -60,15 +65,15 @@ impl Permits {
             // Of an invisible pid namespace.
             return Permit::Refused;
         }
-        let (tell, told) = oneshot::channel();
+        let (notify, reported) = oneshot::channel();
         let roots = self.roots.clone();
-        self.lanes.submit(Some(Uid(self.owner(caller).account)), move || {
+        self.user_queues.submit(Some(Uid(self.owner(caller).account)), move || {
             let begin = cpu_time();
-            let groups = Groups::of_request(&roots, caller.thread);
+            let groups = PeerGroups::from_request(&roots, caller.thread);
             // It may have been interrupted meanwhile.
-            let _ = tell.send(groups.is_ok_and(|groups| groups.contains(zero)));
+            let _ = notify.send(groups.is_ok_and(|groups| groups.contains(zero)));
             sleep(rest_after(cpu_time().saturating_sub(begin)));
         });
-        Permit::Asked(told)
+        Permit::Asked(reported)
     }
 }

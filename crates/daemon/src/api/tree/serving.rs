@@ -11,21 +11,21 @@ use std::rc::Rc;
 use linux::Errno;
 use tokio::task::yield_now;
 
-use super::device::Device;
+use super::device::TreeDevice;
 use super::session::Session;
-use super::wire::{Op, Request};
+use super::wire::{FuseRequest, Op};
 use crate::peers::users::Queues;
 
 /// Requests taken from the kernel's queue at a time, 3 us each.
-const AT_ONCE: usize = 64;
+const MAX_REQUESTS_PER_READ: usize = 64;
 /// Requests that wait in the daemon; the others wait in the kernel.
-const MOST: usize = 4096;
+const MAX_WAITING_REQUESTS: usize = 4096;
 /// Memory of one user's requests that wait: a thousand reads, or thirty writes of the longest.
-const MOST_BYTES_OF_ONE: usize = 256 << 10;
+const MAX_WAITING_BYTES_OF_USER: usize = 256 << 10;
 
 /// A request that waits for its user's turn.
 struct Waiting {
-    request: Request,
+    request: FuseRequest,
     /// Its caller got a signal meanwhile.
     is_interrupted: bool,
 }
@@ -33,7 +33,7 @@ struct Waiting {
 impl Session {
     /// Answers until the file system is unmounted.
     pub(super) async fn serve(self: Rc<Self>) {
-        let mut buffer = Device::buffer();
+        let mut buffer = TreeDevice::buffer();
         let mut waiting = Queues::default();
         loop {
             if waiting.count() == 0 {
@@ -43,8 +43,8 @@ impl Session {
                     Err(error) => return tracing::error!(%error, "the control tree is gone"),
                 }
             }
-            for _ in 0..AT_ONCE {
-                if waiting.count() >= MOST {
+            for _ in 0..MAX_REQUESTS_PER_READ {
+                if waiting.count() >= MAX_WAITING_REQUESTS {
                     break;
                 }
                 let Some(message) = self.device.receive_now(&mut buffer) else { break };
@@ -63,7 +63,7 @@ impl Session {
 
     /// Has a request wait for its user's turn, or answers it: what only ends something goes first.
     fn take_in(self: &Rc<Self>, message: &[u8], waiting: &mut Queues<Waiting>) {
-        let request = match Request::parse(message) {
+        let request = match FuseRequest::parse(message) {
             Ok(request) => request,
             Err((unique, errno)) => return self.device.reply(unique, Err(errno)),
         };
@@ -77,7 +77,7 @@ impl Session {
             _ => {
                 let owner = self.permits.owner(request.caller);
                 let bytes: usize = waiting.of(owner.account).map(|r| r.request.bytes()).sum();
-                if owner.is_master || bytes + request.bytes() <= MOST_BYTES_OF_ONE {
+                if owner.is_master || bytes + request.bytes() <= MAX_WAITING_BYTES_OF_USER {
                     waiting.put(owner.account, Waiting { request, is_interrupted: false });
                 } else {
                     self.device.reply(request.unique, Err(Errno::AGAIN));

@@ -13,14 +13,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use units::{Counts, Domain, Pages};
 
-use super::device::Device;
-use super::item::{self, Access, Item, Kind};
+use super::device::TreeDevice;
+use super::item::{self, Access, FileKind, Item};
 use super::notify::Notifiers;
-use super::open::{Handles, Open, OpenDevice, OpenDirectory, OpenFile, Owner};
+use super::open::{FileOwner, Handles, Open, OpenDevice, OpenDirectory, OpenFile};
 use super::permits::Permits;
-use super::wire::{Caller, Op, Reply, Request};
+use super::wire::{Caller, FuseRequest, Op, TreeReply};
 use crate::ops::Shared;
-use crate::tasks::delegated::{Deputies, Ended, Wanted};
+use crate::tasks::delegated::{DelegatedWorkers, ZeroOrder, ZeroResult};
 
 /// A file without news polls as this, in sysfs.
 fn no_event() -> PollFlags {
@@ -28,18 +28,18 @@ fn no_event() -> PollFlags {
 }
 
 fn item_of(number: u64) -> Result<Item, Errno> {
-    Item::of_number(number).ok_or(Errno::STALE)
+    Item::from_number(number).ok_or(Errno::STALE)
 }
 
 /// A mounted tree.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) device: Device,
+    pub(super) device: TreeDevice,
     pub(super) shell: Shared,
-    pub(super) deputies: Rc<Deputies>,
+    pub(super) delegated: Rc<DelegatedWorkers>,
     pub(super) permits: Permits,
     pub(super) access: Access,
-    pub(super) state: RefCell<State>,
+    pub(super) state: RefCell<SessionState>,
     /// Somebody new listens.
     pub(super) listens: Notify,
     /// Zeroing has ended.
@@ -48,7 +48,7 @@ pub(super) struct Session {
 
 /// What changes.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct SessionState {
     /// How many files were looked up.
     lookups: u64,
     pub(super) handles: Handles,
@@ -60,20 +60,20 @@ pub(super) struct State {
 /// A request that is answered later.
 #[derive(Debug)]
 struct Later {
-    owner: Owner,
+    owner: FileOwner,
     /// Ends it when dropped.
     stop: Option<oneshot::Sender<()>>,
 }
 
 /// The most of one ordinary user: each takes 1 KiB, and of writes eight are worked on.
-const MOST_LATER_OF_ONE: usize = 256;
+const MAX_WAITING_WRITES_OF_USER: usize = 256;
 
-impl State {
+impl SessionState {
     /// The notifiers of a domain, after they have taken in what its counts are.
     pub(super) fn notifiers(&mut self, domain: Domain, counts: Counts) -> &mut Notifiers {
         let notifiers =
             self.notifiers.entry(domain).or_insert_with(|| Notifiers::new(counts, Instant::now()));
-        notifiers.note(counts);
+        notifiers.record(counts);
         notifiers
     }
 
@@ -96,8 +96,8 @@ impl Session {
         drop(state.later.get_mut(&unique).and_then(|later| later.stop.take()));
     }
 
-    pub(super) fn answer(self: &Rc<Self>, request: Request) {
-        let Request { unique, number, caller, op } = request;
+    pub(super) fn answer(self: &Rc<Self>, request: FuseRequest) {
+        let FuseRequest { unique, number, caller, op } = request;
         let result = match op {
             Op::Forget => return,
             Op::Interrupt { unique } => return self.interrupt(unique),
@@ -113,7 +113,7 @@ impl Session {
                     Err(errno) => Err(errno),
                 }
             }
-            Op::Init { flags } => Ok(Reply::init(flags)),
+            Op::Init { flags } => Ok(TreeReply::init(flags)),
             Op::Lookup { name } => self.lookup(number, &name),
             Op::GetAttr => self.attr(number),
             Op::SetAttr { valid } => self.set_attr(number, valid),
@@ -123,9 +123,9 @@ impl Session {
             Op::ReadDir { handle, offset, size } => self.read_directory(handle, offset, size),
             Op::Release { handle } => {
                 self.state.borrow_mut().handles.remove(handle);
-                Ok(Reply::empty())
+                Ok(TreeReply::empty())
             }
-            Op::StatFs => Ok(Reply::stat_fs()),
+            Op::StatFs => Ok(TreeReply::stat_fs()),
             Op::Poll { handle, waiter, wake } => self.poll(handle, wake.then_some(waiter)),
             // As sysfs, which has no such operations on directories.
             Op::Create => Err(Errno::ACCESS),
@@ -135,23 +135,23 @@ impl Session {
         self.device.reply(unique, result);
     }
 
-    fn lookup(&self, parent: u64, name: &[u8]) -> Result<Reply, Errno> {
+    fn lookup(&self, parent: u64, name: &[u8]) -> Result<TreeReply, Errno> {
         let mut state = self.state.borrow_mut();
         let children = item_of(parent)?.children(&self.shell.borrow().domains());
         let (_, item) =
             children.into_iter().find(|(child, _)| child.as_bytes() == name).ok_or(Errno::NOENT)?;
         state.lookups += 1;
         let number = item.number(state.lookups);
-        Ok(Reply::entry(number, item.attr(&self.access)))
+        Ok(TreeReply::entry(number, item.attr(&self.access)))
     }
 
-    fn attr(&self, number: u64) -> Result<Reply, Errno> {
-        Ok(Reply::attr(item_of(number)?.attr(&self.access)))
+    fn attr(&self, number: u64) -> Result<TreeReply, Errno> {
+        Ok(TreeReply::attr(item_of(number)?.attr(&self.access)))
     }
 
     /// The owners of the files are configured; truncation (`>`) and times are accepted and mean
     /// nothing.
-    fn set_attr(&self, number: u64, valid: u32) -> Result<Reply, Errno> {
+    fn set_attr(&self, number: u64, valid: u32) -> Result<TreeReply, Errno> {
         use polyfuse_kernel::{FATTR_GID, FATTR_MODE, FATTR_UID};
         if valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
             return Err(Errno::PERM);
@@ -159,7 +159,7 @@ impl Session {
         self.attr(number)
     }
 
-    fn open(&self, caller: Caller, number: u64, flags: i32) -> Result<Reply, Errno> {
+    fn open(&self, caller: Caller, number: u64, flags: i32) -> Result<TreeReply, Errno> {
         let open = match item_of(number)? {
             Item::File(domain, kind) => {
                 let flags = OFlags::from_bits_retain(flags.cast_unsigned());
@@ -174,27 +174,27 @@ impl Session {
             Item::Device => Open::Device(OpenDevice::default()),
             _ => return Err(Errno::ISDIR),
         };
-        Ok(Reply::open(
+        Ok(TreeReply::open(
             self.state.borrow_mut().handles.add(self.permits.owner(caller), open)?,
             true,
         ))
     }
 
-    fn open_directory(&self, caller: Caller, number: u64) -> Result<Reply, Errno> {
+    fn open_directory(&self, caller: Caller, number: u64) -> Result<TreeReply, Errno> {
         let open = Open::Directory(OpenDirectory { item: item_of(number)?, entries: Vec::new() });
-        Ok(Reply::open(
+        Ok(TreeReply::open(
             self.state.borrow_mut().handles.add(self.permits.owner(caller), open)?,
             false,
         ))
     }
 
-    fn read_directory(&self, handle: u64, offset: u64, size: usize) -> Result<Reply, Errno> {
+    fn read_directory(&self, handle: u64, offset: u64, size: usize) -> Result<TreeReply, Errno> {
         let mut state = self.state.borrow_mut();
         let directory = state.handles.directory(handle)?;
         if offset == 0 {
             directory.entries = directory.item.children(&self.shell.borrow().domains());
         }
-        let mut reply = Reply::empty();
+        let mut reply = TreeReply::empty();
         let rest = usize::try_from(offset).unwrap_or(usize::MAX);
         for (next, (name, item)) in (1..).zip(&directory.entries).skip(rest) {
             let kind = (item.ino(), item.mode(&self.access));
@@ -205,7 +205,7 @@ impl Session {
         Ok(reply)
     }
 
-    fn read(&self, handle: u64, offset: u64, size: usize) -> Result<Reply, Errno> {
+    fn read(&self, handle: u64, offset: u64, size: usize) -> Result<TreeReply, Errno> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let file = state.handles.file(handle)?;
@@ -216,10 +216,10 @@ impl Session {
             let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
             let notifiers = state.notifiers(domain, now);
             let (seen, value) = match kind {
-                Kind::Zeroable => (notifiers.zeroable.arm(), now.zeroable.0),
-                Kind::Zeroed => (notifiers.zeroed.arm(), now.ready.0),
+                FileKind::Zeroable => (notifiers.zeroable.arm(), now.zeroable.0),
+                FileKind::Zeroed => (notifiers.zeroed.arm(), now.ready.0),
                 // Changes of it stay unreported.
-                Kind::Low => (1, notifiers.low()),
+                FileKind::Low => (1, notifiers.low()),
             };
             let file = state.handles.file(handle)?;
             file.seen = seen;
@@ -230,7 +230,7 @@ impl Session {
         let start = offset.min(file.text.len());
         let end = start.saturating_add(size).min(file.text.len());
         file.end = offset.max(end);
-        Ok(Reply::data(&file.text[start..end]))
+        Ok(TreeReply::data(&file.text[start..end]))
     }
 
     /// `Ok(None)`: it is answered later.
@@ -240,7 +240,7 @@ impl Session {
         caller: Caller,
         handle: u64,
         data: &[u8],
-    ) -> Result<Option<Reply>, Errno> {
+    ) -> Result<Option<TreeReply>, Errno> {
         let (domain, kind) = {
             let mut state = self.state.borrow_mut();
             let file = state.handles.file(handle)?;
@@ -248,34 +248,34 @@ impl Session {
         };
         let (length, text) = item::taken(data);
         match kind {
-            Kind::Zeroable => {
+            FileKind::Zeroable => {
                 let pages = item::parse_pages_or_max(text).ok_or(Errno::INVAL)?;
                 let session = Rc::clone(self);
                 let zero = async move |stopped| match session
                     .zeroed(caller, domain, pages, stopped)
                     .await?
                 {
-                    Ended { interrupted: true, .. } => Err(Errno::INTR),
-                    Ended { .. } => Ok(Reply::written(length)),
+                    ZeroResult { interrupted: true, .. } => Err(Errno::INTR),
+                    ZeroResult { .. } => Ok(TreeReply::written(length)),
                 };
                 self.later(unique, caller, zero).map(|()| None)
             }
-            Kind::Low => {
+            FileKind::Low => {
                 let low = item::parse_pages(text).ok_or(Errno::INVAL)?;
                 let now = self.shell.borrow_mut().domain_lately(domain).ok_or(Errno::NODEV)?;
                 self.state.borrow_mut().notifiers(domain, now).set_low(low);
                 self.listens.notify_one();
-                Ok(Some(Reply::written(length)))
+                Ok(Some(TreeReply::written(length)))
             }
-            Kind::Zeroed => Err(Errno::IO),
+            FileKind::Zeroed => Err(Errno::IO),
         }
     }
 
     /// Answers a request when `work` is done, which ends early once what it is given is told so.
     ///
     /// # Errors
-    /// EAGAIN if the caller's account has [`MOST_LATER_OF_ONE`] of them.
-    pub(super) fn later<F: Future<Output = Result<Reply, Errno>> + 'static>(
+    /// EAGAIN if the caller's account has [`MAX_WAITING_WRITES_OF_USER`] of them.
+    pub(super) fn later<F: Future<Output = Result<TreeReply, Errno>> + 'static>(
         self: &Rc<Self>,
         unique: u64,
         caller: Caller,
@@ -284,7 +284,7 @@ impl Session {
         let owner = self.permits.owner(caller);
         let mut state = self.state.borrow_mut();
         let own = state.later.values().filter(|later| later.owner == owner).count();
-        if own >= MOST_LATER_OF_ONE && !owner.is_master {
+        if own >= MAX_WAITING_WRITES_OF_USER && !owner.is_master {
             return Err(Errno::AGAIN);
         }
         let (stop, stopped) = oneshot::channel();
@@ -315,21 +315,21 @@ impl Session {
         domain: Domain,
         pages: u64,
         stopped: oneshot::Receiver<()>,
-    ) -> Result<Ended, Errno> {
+    ) -> Result<ZeroResult, Errno> {
         if self.stopping.get() {
             return Err(Errno::NODEV);
         }
         let now = self.shell.borrow_mut().domain(domain).ok_or(Errno::NODEV)?;
         if pages == 0 || now.zeroable == Pages::ZERO {
-            return Ok(Ended { pages: Pages::ZERO, interrupted: false });
+            return Ok(ZeroResult { pages: Pages::ZERO, interrupted: false });
         }
         if caller.thread == 0 {
             tracing::warn!(uid = caller.uid, "cannot zero for a process of another pid namespace");
             return Err(Errno::PERM);
         }
-        let wanted = Wanted { thread: caller.thread, user: caller.uid, domain, pages };
-        self.deputies.zero(wanted, stopped).await.map_err(|error| {
-            tracing::error!(%error, ?wanted, "a deputy failed");
+        let wanted = ZeroOrder { thread: caller.thread, user: caller.uid, domain, pages };
+        self.delegated.zero(wanted, stopped).await.map_err(|error| {
+            tracing::error!(%error, ?wanted, "a delegated worker failed");
             Errno::IO
         })
     }
@@ -353,7 +353,7 @@ impl Session {
     }
 
     /// The operations possible on an open file now; wake `waiter` when that changes.
-    fn poll(&self, handle: u64, waiter: Option<u64>) -> Result<Reply, Errno> {
+    fn poll(&self, handle: u64, waiter: Option<u64>) -> Result<TreeReply, Errno> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let events = match state.handles.get(handle)? {
@@ -361,11 +361,13 @@ impl Session {
                 file.waiter = waiter.or(file.waiter);
                 let notifiers = state.notifiers.get(&file.domain);
                 let notified = match file.kind {
-                    Kind::Zeroable => {
+                    FileKind::Zeroable => {
                         notifiers.map_or(1, |notifiers| notifiers.zeroable.notified())
                     }
-                    Kind::Zeroed => notifiers.map_or(1, |notifiers| notifiers.zeroed.notified()),
-                    Kind::Low => 1,
+                    FileKind::Zeroed => {
+                        notifiers.map_or(1, |notifiers| notifiers.zeroed.notified())
+                    }
+                    FileKind::Low => 1,
                 };
                 let event = PollFlags::PRI | PollFlags::ERR;
                 if notified == file.seen { no_event() } else { no_event() | event }
@@ -385,6 +387,6 @@ impl Session {
             }
             Open::Directory(_) => no_event(),
         };
-        Ok(Reply::poll(events.bits().into()))
+        Ok(TreeReply::poll(events.bits().into()))
     }
 }

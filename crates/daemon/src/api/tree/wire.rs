@@ -9,8 +9,9 @@ use polyfuse_kernel as abi;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The longest write that the kernel sends in one piece. More than is taken of one
-/// ([`LONGEST_WRITE`](super::item::LONGEST_WRITE)), or the rest would come as a write of its own.
-const LONGEST_PIECE: u32 = 8192;
+/// ([`MAX_WRITE_BYTES`](super::item::MAX_WRITE_BYTES)), or the rest would come as a write of its
+/// own.
+const MAX_PIECE_BYTES: u32 = 8192;
 /// ABI 7.38: writes through one open file go on side by side. Newer than the crate.
 const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
@@ -83,7 +84,7 @@ pub(super) enum Op {
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct FuseRequest {
     pub(super) unique: u64,
     /// The number by which the kernel knows the item that it is about.
     pub(super) number: u64,
@@ -99,7 +100,7 @@ fn size(bytes: u32) -> usize {
     bytes as usize
 }
 
-impl Request {
+impl FuseRequest {
     /// Takes a message apart.
     ///
     /// # Errors
@@ -195,10 +196,10 @@ impl Op {
 
 /// The body of a reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reply(pub(super) Vec<u8>);
+pub(super) struct TreeReply(pub(super) Vec<u8>);
 
-impl Reply {
-    fn of(body: &(impl IntoBytes + Immutable)) -> Self {
+impl TreeReply {
+    fn from_body(body: &(impl IntoBytes + Immutable)) -> Self {
         Self(body.as_bytes().to_vec())
     }
 
@@ -214,46 +215,51 @@ impl Reply {
     pub(super) fn init(offered: u32) -> Self {
         // Look-ups in one directory go on side by side.
         let flags = offered & abi::FUSE_PARALLEL_DIROPS;
-        let (max_write, time_gran) = (LONGEST_PIECE, 1);
-        Self::of(&abi::fuse_init_out { flags, max_write, time_gran, ..Default::default() })
+        let (max_write, time_gran) = (MAX_PIECE_BYTES, 1);
+        Self::from_body(&abi::fuse_init_out { flags, max_write, time_gran, ..Default::default() })
     }
 
     /// An item, known by `number` from now on. Each name is looked up each time.
     pub(super) fn entry(number: u64, attr: abi::fuse_attr) -> Self {
         let attr_valid = ATTR_VALID;
-        Self::of(&abi::fuse_entry_out { nodeid: number, attr_valid, attr, ..Default::default() })
+        Self::from_body(&abi::fuse_entry_out {
+            nodeid: number,
+            attr_valid,
+            attr,
+            ..Default::default()
+        })
     }
 
     pub(super) fn attr(attr: abi::fuse_attr) -> Self {
-        Self::of(&abi::fuse_attr_out { attr_valid: ATTR_VALID, attr, ..Default::default() })
+        Self::from_body(&abi::fuse_attr_out { attr_valid: ATTR_VALID, attr, ..Default::default() })
     }
 
     /// `direct`: reads and writes come here, past every cache.
     pub(super) fn open(handle: u64, direct: bool) -> Self {
         let direct = if direct { abi::FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES } else { 0 };
-        Self::of(&abi::fuse_open_out { fh: handle, open_flags: direct, padding: 0 })
+        Self::from_body(&abi::fuse_open_out { fh: handle, open_flags: direct, padding: 0 })
     }
 
     pub(super) fn written(bytes: usize) -> Self {
         let size = u32::try_from(bytes).unwrap_or(u32::MAX);
-        Self::of(&abi::fuse_write_out { size, padding: 0 })
+        Self::from_body(&abi::fuse_write_out { size, padding: 0 })
     }
 
     pub(super) fn stat_fs() -> Self {
         let st =
             abi::fuse_kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Default::default() };
-        Self::of(&abi::fuse_statfs_out { st })
+        Self::from_body(&abi::fuse_statfs_out { st })
     }
 
     /// An ioctl that worked, and what the caller gets back.
     pub(super) fn ioctl(bytes: &[u8]) -> Self {
-        let mut reply = Self::of(&abi::fuse_ioctl_out::default());
+        let mut reply = Self::from_body(&abi::fuse_ioctl_out::default());
         reply.0.extend_from_slice(bytes);
         reply
     }
 
     pub(super) fn poll(events: u32) -> Self {
-        Self::of(&abi::fuse_poll_out { revents: events, padding: 0 })
+        Self::from_body(&abi::fuse_poll_out { revents: events, padding: 0 })
     }
 
     /// Adds a directory entry, unless that makes the reply longer than `limit`. `next` is where

@@ -22,10 +22,10 @@ use tokio::time::{Instant, sleep};
 use units::Uid;
 
 use super::Service;
-use super::acceptor::Door;
+use super::acceptor::Acceptor;
 use super::agent::{self, AgentService};
-use super::connection::Connection;
-use super::rejector::Farewells;
+use super::connection::PeerConnection;
+use super::rejector::Rejector;
 use super::serving::{self, Interface};
 use crate::base::error::Error;
 use crate::ops::Shared;
@@ -34,16 +34,16 @@ use crate::peers::rights::{Rights, SharedGroups};
 use crate::peers::users::{Bounds, Full, Place, Users, charged};
 
 /// How long a connection may outlive its silent peer.
-const HANGUP_POLL: Duration = Duration::from_secs(5);
+const HANGUP_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Connections served, or refused, before others have their turn: at 20 us each a fifth of a
 /// millisecond, five times a call.
-const GUESTS: u64 = 8;
+const MAX_ACCEPTS_PER_TURN: u64 = 8;
 /// How often is looked whether memory can be given back and whether there is something to tell.
-const TIDY: Duration = Duration::from_secs(1);
+const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two lines about the same kind of trouble.
-const QUIET: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Memory is given back after this number of ended connections.
-const WORTH_TRIMMING: usize = 64;
+const MIN_CONNECTIONS_TO_TRIM: usize = 64;
 
 /// Refusals between two lines of the log.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ fn count(cell: &Cell<u64>) {
 
 /// The interface served at a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Face {
+pub(crate) enum Api {
     /// `io.prezero`: for borrowers, zeroers and observers.
     Borrowers,
     /// `io.prezero.agent`: for programs that hand memory on to others.
@@ -66,17 +66,17 @@ pub(crate) enum Face {
 }
 
 /// The most connections of agents: a machine has one or two, with a few calls at a time.
-const MOST_AGENTS: usize = 64;
+const MAX_AGENT_CONNECTIONS: usize = 64;
 /// Of one user among them.
-const MOST_OF_ONE_AGENT: usize = MOST_AGENTS / 4;
+const MAX_CONNECTIONS_OF_AGENT: usize = MAX_AGENT_CONNECTIONS / 4;
 
-impl Face {
+impl Api {
     fn bounds(self) -> Bounds {
-        let bounds = Bounds::of(descriptors());
+        let bounds = Bounds::new(descriptors());
         match self {
             Self::Borrowers => bounds,
             Self::Agents => {
-                let (all, user) = (MOST_AGENTS, MOST_OF_ONE_AGENT);
+                let (all, user) = (MAX_AGENT_CONNECTIONS, MAX_CONNECTIONS_OF_AGENT);
                 Bounds { all: bounds.all.min(all), user: bounds.user.min(user) }
             }
         }
@@ -90,37 +90,33 @@ impl Face {
     }
 
     /// A refusal as the interface says it.
-    fn tell(self, farewells: &Farewells, stream: OwnedFd, refused: wire::Error) {
+    fn reject(self, rejector: &Rejector, stream: OwnedFd, refused: wire::Error) {
         match self {
-            Self::Borrowers => farewells.tell(stream, &refused),
-            Self::Agents => farewells.tell(stream, &agent::error(refused)),
+            Self::Borrowers => rejector.reject(stream, &refused),
+            Self::Agents => rejector.reject(stream, &agent::error(refused)),
         }
     }
 }
 
 /// Accepts connections for ever.
-pub(crate) async fn accept(
-    face: Face,
-    listener: UnixListener,
-    shell: Shared,
-    groups: SharedGroups,
-) {
-    let bounds = face.bounds();
-    let farewells = Farewells::new();
+pub(crate) async fn accept(api: Api, listener: UnixListener, shell: Shared, groups: SharedGroups) {
+    let bounds = api.bounds();
+    let rejector = Rejector::new();
     let full = too_many(&format!("{} connections wait to be served", bounds.all));
-    let away = farewells.clone();
+    let away = rejector.clone();
     let failed = |source| Error::Runtime { what: "cannot listen", source };
     let listener = listener.into_std().map_err(failed);
-    let turn_away = move |stream| face.tell(&away, stream, full.clone());
-    let door = match listener.and_then(|listener| Door::open(listener, bounds.all, turn_away)) {
-        Ok(door) => door,
+    let reject = move |stream| api.reject(&away, stream, full.clone());
+    let acceptor = match listener.and_then(|listener| Acceptor::open(listener, bounds.all, reject))
+    {
+        Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(%error, "nobody can be served"),
     };
     let users = Users::new(bounds);
     let troubles = Troubles::default();
     tokio::select! {
-        () = serve_all(face, &door, &shell, &groups, &users, &troubles, &farewells) => {}
-        () = tidy(&door, &users, &troubles) => {}
+        () = serve_all(api, &acceptor, &shell, &groups, &users, &troubles, &rejector) => {}
+        () = tidy(&acceptor, &users, &troubles) => {}
     }
 }
 
@@ -130,24 +126,24 @@ fn descriptors() -> u64 {
 }
 
 async fn serve_all(
-    face: Face,
-    door: &Door,
+    api: Api,
+    acceptor: &Acceptor,
     shell: &Shared,
     groups: &SharedGroups,
     users: &Rc<Users>,
     troubles: &Troubles,
-    farewells: &Farewells,
+    rejector: &Rejector,
 ) {
     let accounts = Accounts::new(shell.borrow().roots().clone());
     for served in 1_u64.. {
         // Accepts yield to open connections, under any load; and the last new connection waits for
         // at most one call, however many came before it.
-        if served.is_multiple_of(GUESTS) {
+        if served.is_multiple_of(MAX_ACCEPTS_PER_TURN) {
             yield_now().await;
         }
-        let (stream, peer) = door.next().await;
+        let (stream, peer) = acceptor.next().await;
         let own = Uid(peer.uid);
-        let rights = match Rights::of(&stream, peer, Rc::clone(groups)) {
+        let rights = match Rights::from_peer(&stream, peer, Rc::clone(groups)) {
             Ok(rights) => rights,
             Err(error) => {
                 tracing::debug!(%error, uid = own.0, "a peer without groups is refused");
@@ -155,9 +151,9 @@ async fn serve_all(
                 continue;
             }
         };
-        if let Err(error) = face.may_connect(&rights) {
+        if let Err(error) = api.may_connect(&rights) {
             count(&troubles.strangers);
-            face.tell(farewells, stream, error);
+            api.reject(rejector, stream, error);
             continue;
         }
         let rights = match accounts.of(&stream, rights.peer()) {
@@ -165,7 +161,7 @@ async fn serve_all(
             Err(error) => {
                 tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known");
                 let what = format!("whose quota your loans count against cannot be known: {error}");
-                face.tell(farewells, stream, wire::Error::Failed { what });
+                api.reject(rejector, stream, wire::Error::Failed { what });
                 continue;
             }
         };
@@ -173,7 +169,7 @@ async fn serve_all(
             Ok(place) => Rc::new(place),
             Err(full) => {
                 count(&troubles.too_many);
-                face.tell(farewells, stream, no_place(&rights, full));
+                api.reject(rejector, stream, no_place(&rights, full));
                 continue;
             }
         };
@@ -184,18 +180,18 @@ async fn serve_all(
                 continue;
             }
         };
-        let rights = rights.of_connection(&stream);
+        let rights = rights.with_connection(&stream);
         let (shell, held) = (Rc::clone(shell), Rc::clone(&place));
         tokio::task::spawn_local(async move {
             let at = Rc::clone(&place);
             let served = async move {
                 let own = Rc::clone(&shell);
-                match face {
-                    Face::Borrowers => {
+                match api {
+                    Api::Borrowers => {
                         let service = Service { shell, rights, place: held };
                         serve(stream, service, at, &own).await
                     }
-                    Face::Agents => {
+                    Api::Agents => {
                         let peer = Rc::downgrade(&stream);
                         let service = AgentService { shell, rights, place: held, peer };
                         serve(stream, service, at, &own).await
@@ -231,7 +227,7 @@ async fn serve(
     place: Rc<Place>,
     shell: &Shared,
 ) -> io::Result<()> {
-    let connection = Connection::new(Rc::clone(&stream), Rc::clone(&place));
+    let connection = PeerConnection::new(Rc::clone(&stream), Rc::clone(&place));
     let result = tokio::select! {
         result = serving::serve(connection, service, shell) => result,
         () = gone(&stream) => Ok(()),
@@ -248,10 +244,11 @@ async fn serve(
 
 /// Waits until the peer is gone.
 ///
-/// A read tells that, but a watch only writes: a silent watch would outlive its client for ever. A look each [`HANGUP_POLL`] is enough for that.
+/// A read tells that, but a watch only writes: a silent watch would outlive its client for ever. A
+/// look each [`HANGUP_POLL_INTERVAL`] is enough for that.
 async fn gone(socket: &UnixStream) {
     loop {
-        sleep(HANGUP_POLL).await;
+        sleep(HANGUP_POLL_INTERVAL).await;
         let mut fds = [PollFd::new(socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let polled = poll(&mut fds, Some(&now));
@@ -261,24 +258,24 @@ async fn gone(socket: &UnixStream) {
     }
 }
 
-/// Gives memory back when a crowd is gone, and tells of refusals: a line each [`QUIET`].
-async fn tidy(door: &Door, users: &Users, troubles: &Troubles) {
+/// Gives memory back when a crowd is gone, and tells of refusals: a line each [`LOG_INTERVAL`].
+async fn tidy(acceptor: &Acceptor, users: &Users, troubles: &Troubles) {
     let (mut ended, mut not_accepted, mut made_room) = (0, 0, 0);
-    let mut told: Option<Instant> = None;
+    let mut reported: Option<Instant> = None;
     loop {
-        sleep(TIDY).await;
+        sleep(TRIM_INTERVAL).await;
         users.forget_rested();
         // Not by how many there are: a crowd that comes and goes is never seen as one.
         ended += users.take_ended();
-        if ended >= WORTH_TRIMMING {
-            heap::give_back();
+        if ended >= MIN_CONNECTIONS_TO_TRIM {
+            heap::trim();
             ended = 0;
         }
         let (without_rights, too_many) = (&troubles.strangers, &troubles.too_many);
-        not_accepted += door.take_failed();
+        not_accepted += acceptor.take_failed();
         made_room += users.take_made_room();
         let refused = without_rights.get() + too_many.get() + not_accepted > 0 || made_room > 0;
-        if refused && told.is_none_or(|at| at.elapsed() >= QUIET) {
+        if refused && reported.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             let (without_rights, too_many) = (without_rights.take(), too_many.take());
             tracing::warn!(
                 without_rights,
@@ -288,7 +285,7 @@ async fn tidy(door: &Door, users: &Users, troubles: &Troubles) {
                 "refused connections, or ended them for others"
             );
             (not_accepted, made_room) = (0, 0);
-            told = Some(Instant::now());
+            reported = Some(Instant::now());
         }
     }
 }

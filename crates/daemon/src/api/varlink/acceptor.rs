@@ -25,14 +25,14 @@ use crate::base::error::{Error, Result};
 use crate::peers::users::Queues;
 
 /// How long to wait for descriptors to come back.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Somebody who connected.
-pub(super) type Guest = (OwnedFd, Peer);
+pub(super) type Connected = (OwnedFd, Peer);
 
-/// The door; dropped, it is closed, and so is the listening socket.
+/// The acceptor; dropped, it is closed, and so is the listening socket.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Acceptor {
     accepted: Arc<Accepted>,
     /// The thread ends when this is closed.
     open: Option<OwnedFd>,
@@ -43,14 +43,14 @@ pub(super) struct Door {
 #[derive(Debug)]
 struct Accepted {
     most: usize,
-    queues: Mutex<Queues<Guest>>,
+    queues: Mutex<Queues<Connected>>,
     news: Notify,
     /// Failed accepts.
     failed: AtomicU64,
 }
 
-impl Door {
-    /// Accepts from now on; at most `most` wait. `turn_away` gets each excess connection, of the
+impl Acceptor {
+    /// Accepts from now on; at most `most` wait. `evict_last` gets each excess connection, of the
     /// user with most.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Door {
     pub(super) fn open(
         listener: UnixListener,
         most: usize,
-        turn_away: impl Fn(OwnedFd) + Send + 'static,
+        reject: impl Fn(OwnedFd) + Send + 'static,
     ) -> Result<Self> {
         let failed = |source| Error::Runtime { what: "cannot accept connections", source };
         let (closed, open) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
@@ -69,13 +69,13 @@ impl Door {
             failed: AtomicU64::new(0),
         });
         let inside = Arc::clone(&accepted);
-        let thread = std::thread::Builder::new().name("door".to_owned());
-        let thread = thread.spawn(move || inside.let_in(&listener, &closed, &turn_away));
+        let thread = std::thread::Builder::new().name("acceptor".to_owned());
+        let thread = thread.spawn(move || inside.accept_loop(&listener, &closed, &reject));
         Ok(Self { accepted, open: Some(open), thread: Some(thread.map_err(failed)?) })
     }
 
     /// The next guest: users take turns. Can be cancelled anywhere.
-    pub(super) async fn next(&self) -> Guest {
+    pub(super) async fn next(&self) -> Connected {
         loop {
             if let Some(guest) = self.accepted.lock().take() {
                 return guest;
@@ -90,7 +90,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         drop(self.open.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -100,24 +100,24 @@ impl Drop for Door {
 }
 
 impl Accepted {
-    fn lock(&self) -> MutexGuard<'_, Queues<Guest>> {
+    fn lock(&self) -> MutexGuard<'_, Queues<Connected>> {
         // Nothing in between panics.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The thread.
-    fn let_in(&self, listener: &UnixListener, closed: &OwnedFd, turn_away: &dyn Fn(OwnedFd)) {
+    fn accept_loop(&self, listener: &UnixListener, closed: &OwnedFd, reject: &dyn Fn(OwnedFd)) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
-            match accept_with(listener, flags).map(|stream| (Peer::of(&stream), stream)) {
+            match accept_with(listener, flags).map(|stream| (Peer::from_socket(&stream), stream)) {
                 Ok((Ok(peer), stream)) => {
                     let mut queues = self.lock();
                     queues.put(peer.uid, (stream, peer));
-                    let away = if queues.count() > self.most { queues.turn_away() } else { None };
+                    let away = if queues.count() > self.most { queues.evict_last() } else { None };
                     drop(queues);
                     self.news.notify_one();
                     if let Some((stream, _)) = away {
-                        turn_away(stream);
+                        reject(stream);
                     }
                 }
                 Ok((Err(error), _)) => {
@@ -140,7 +140,7 @@ impl Accepted {
                     // Out of descriptors, most likely: wait for some to come back.
                     tracing::debug!(%error, "cannot accept");
                     self.failed.fetch_add(1, Ordering::Relaxed);
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(ACCEPT_RETRY_INTERVAL);
                 }
             }
         }
@@ -153,17 +153,17 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_door_that_is_closed_ends_its_thread_and_the_socket() {
+    fn closed_acceptor_ends_its_thread_and_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let door = Door::open(listener, 8, drop).unwrap();
+        let acceptor = Acceptor::open(listener, 8, drop).unwrap();
         let _guest = UnixStream::connect(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let (_, peer) = runtime.block_on(door.next());
+        let (_, peer) = runtime.block_on(acceptor.next());
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
-        drop(door);
+        drop(acceptor);
         assert!(UnixStream::connect(&path).is_err());
     }
 }

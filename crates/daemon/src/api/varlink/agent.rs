@@ -7,7 +7,7 @@ use book::{Asked, HeldByName, Refusal};
 use tokio::net::UnixStream;
 use units::LoanName;
 use wire::agent::{
-    AgentError, GetSupply, LentByName, ListLoans, Loans, MOST_LISTED, NamedLoan, ReturnByName,
+    AgentError, GetSupply, LentByName, ListLoans, Loans, MAX_LISTED, NamedLoan, ReturnByName,
     Supplies,
 };
 use wire::{Call, Configured, Hold, LendForAgent, Parameters, Refused};
@@ -37,7 +37,7 @@ impl Interface for AgentService {
     async fn call(&mut self, call: Call) -> Result<Answer, Refused<AgentError>> {
         match call.method.as_str() {
             LendForAgent::NAME => reply(call, async |it| self.lend(it).await).await,
-            ReturnByName::NAME => reply(call, async |it| self.give_back(it).await).await,
+            ReturnByName::NAME => reply(call, async |it| self.release(it).await).await,
             ListLoans::NAME => reply(call, async |it| self.list_loans(it)).await,
             GetSupply::NAME => reply(call, async |it| self.get_supply(it)).await,
             _ => Err(unknown(call, Self::NAME)),
@@ -70,16 +70,16 @@ impl AgentService {
             }
         };
         let (held, found, kept, ready_bytes) = match lent.map_err(error)? {
-            Ok(waits::Lent::Named { held, ready, kept }) => {
+            Ok(waits::NamedLoanStep::Named { held, ready, kept }) => {
                 let ready = ready.bytes(held.page_size);
                 (held, false, kept, ready)
             }
-            Ok(waits::Lent::Found(held)) => {
+            Ok(waits::NamedLoanStep::Found(held)) => {
                 let there = self.shell.borrow().memory_of(held.block, held.page_size);
                 let ready = there.min(held.bytes());
                 (held, true, false, ready)
             }
-            Ok(waits::Lent::Descriptors(_)) => {
+            Ok(waits::NamedLoanStep::Descriptors(_)) => {
                 return Err(AgentError::Failed { what: "this loan has a name".to_owned() });
             }
             Err(no) => return Err(refused(&self.shell, &asked, &name, &no)),
@@ -87,7 +87,7 @@ impl AgentService {
         Ok(LentByName { loan: named(&self.shell, &held), found, kept, ready_bytes })
     }
 
-    async fn give_back(&self, request: ReturnByName) -> Result<Configured, AgentError> {
+    async fn release(&self, request: ReturnByName) -> Result<Configured, AgentError> {
         self.rights.may_lend_by_name().map_err(error)?;
         let ReturnByName { name, discard } = request;
         match waits::return_by_name(&self.shell, &name, discard).await.map_err(error)? {
@@ -102,9 +102,9 @@ impl AgentService {
         let shell = self.shell.borrow();
         let prefix = prefix.unwrap_or_default();
         let found = shell.book().named_loans(&prefix, after.as_ref());
-        let mut found: Vec<_> = found.take(MOST_LISTED + 1).collect();
-        let more = found.len() > MOST_LISTED;
-        found.truncate(MOST_LISTED);
+        let mut found: Vec<_> = found.take(MAX_LISTED + 1).collect();
+        let more = found.len() > MAX_LISTED;
+        found.truncate(MAX_LISTED);
         let loans = found.iter().map(|loan| named(&self.shell, loan)).collect();
         Ok(Loans { loans, more })
     }

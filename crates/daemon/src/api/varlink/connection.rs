@@ -35,13 +35,13 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// doubles it.
 const SEND_BUFFER: usize = 32 << 10;
 /// Bytes of one read: several calls that were sent ahead, or all of any one.
-const PIECE: usize = 1 << 10;
+const READ_BYTES: usize = 1 << 10;
 /// How often a peer that sends nothing more is checked for still reading: it has no event.
 const HALF_CLOSED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct PeerConnection {
     stream: Rc<UnixStream>,
     place: Rc<Place>,
     /// Read and still here.
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     aside: Option<Aside<io::Result<Vec<u8>>>>,
 }
 
-impl Connection {
+impl PeerConnection {
     pub(super) fn new(stream: Rc<UnixStream>, place: Rc<Place>) -> Self {
         if let Err(error) = set_socket_send_buffer_size(&*stream, SEND_BUFFER) {
             tracing::debug!(%error, "the system's default bounds what waits for a peer");
@@ -108,7 +108,7 @@ impl Connection {
         let aside = match &mut self.aside {
             Some(aside) => aside,
             None if !self.place.wakes_many() => {
-                let mut piece = [0_u8; PIECE];
+                let mut piece = [0_u8; READ_BYTES];
                 let read = self.place.here(|| self.stream.try_read(&mut piece))?;
                 self.ahead.extend_from_slice(&piece[..read]);
                 return Ok(read == 0);
@@ -177,8 +177,8 @@ impl Connection {
 /// Waits until the peer can get no reply any more.
 pub(super) async fn hung_up(peer: &Weak<UnixStream>) {
     let Some(peer) = peer.upgrade() else { return };
-    // Ready once the peer has closed its end, or shut down what it sends; not when it has sent calls
-    // ahead. An error is a connection's end.
+    // Ready once the peer has closed its end, or shut down what it sends; not when it has sent
+    // calls ahead. An error is a connection's end.
     while peer.ready(Interest::PRIORITY).await.is_ok() {
         let mut fds = [PollFd::new(&*peer, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -200,7 +200,7 @@ fn is_ready(stream: &UnixStream, flags: PollFlags) -> io::Result<()> {
 
 /// Reads once, without room for descriptors.
 fn read(stream: OwnedFd) -> io::Result<Vec<u8>> {
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; READ_BYTES];
     let (read, _) = recv(stream, &mut piece[..], RecvFlags::DONTWAIT)?;
     piece.truncate(read);
     Ok(piece)
@@ -240,7 +240,7 @@ mod tests {
             ("Drain", json!({ "on": false })),
             ("FindHolders", json!({ "lease": n64 })),
             ("Revoke", json!({ "lease": n64 })),
-            ("GiveBack", json!({ "node": n32, "page_bytes": n64, "pages": n64 })),
+            ("Release", json!({ "node": n32, "page_bytes": n64, "pages": n64 })),
             (
                 "Configure",
                 json!({ "change": {
@@ -256,8 +256,8 @@ mod tests {
     /// with its owner's.
     fn longest_of_agents() -> Vec<(&'static str, Value)> {
         let (n32, n64) = (u32::MAX, u64::MAX);
-        let name = "O".repeat(units::LoanName::LONGEST);
-        let owner = "O".repeat(book::journal::MOST_OWNED - name.len());
+        let name = "O".repeat(units::LoanName::MAX_CHARACTERS);
+        let owner = "O".repeat(book::journal::MAX_OWNED_CHARACTERS - name.len());
         vec![
             (
                 "Lend",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_of_the_interface_fits_four_times_into_the_longest_message() {
+    fn every_call_fits_four_times_into_the_longest_message() {
         fits("io.prezero", &methods(wire::DESCRIPTION), longest());
         fits("io.prezero.agent", &methods(wire::agent::DESCRIPTION), longest_of_agents());
     }

@@ -18,10 +18,10 @@ mod watch;
 use std::rc::Rc;
 use std::time::Instant;
 
-use book::Who;
+use book::Requester;
 use wire::{
     Call, Configure, Configured, Drain, Drained, Error, FindHolders, FinishZeroing, Finished,
-    GetStatus, GiveBack, GivenBack, Holders, LendRequest, Parameters, Refused, Revoke, Revoked,
+    GetStatus, Holders, LendRequest, Parameters, Refused, Release, Released, Revoke, Revoked,
     Status, TakeZeroing, Watch,
 };
 
@@ -50,7 +50,7 @@ impl Interface for Service {
             LendRequest::NAME => self.lend(call.parameters()?).await.map_err(Refused::Interface),
             TakeZeroing::NAME => self.take(call.parameters()?).map_err(Refused::Interface),
             FinishZeroing::NAME => reply(call, async |it| self.finish_zeroing(it).await).await,
-            GiveBack::NAME => reply(call, async |it| self.give_back(it).await).await,
+            Release::NAME => reply(call, async |it| self.release(it).await).await,
             Drain::NAME => reply(call, async |it| self.drain(it).await).await,
             FindHolders::NAME => reply(call, async |it| self.find_holders(it).await).await,
             Revoke::NAME => reply(call, async |it| self.revoke(it).await).await,
@@ -79,7 +79,7 @@ impl Service {
         match granted.await? {
             Ok(handover) => {
                 let (lent, fds) = translate::lent(handover)?;
-                holders::note(&self.shell, &self.rights, &lent);
+                holders::record(&self.shell, &self.rights, &lent);
                 Ok(Answer::with_loan(&lent, fds, lent.lease))
             }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, self.shell.borrow().book())),
@@ -92,7 +92,7 @@ impl Service {
         if pid.is_some_and(|pid| self.shell.borrow().workers.is_abandoned(pid)) {
             return Err(Error::NothingToZero);
         }
-        let who = if work.background { Who::Background } else { Who::User };
+        let who = if work.background { Requester::Background } else { Requester::User };
         let taken = self.shell.borrow_mut().take_zeroing(who, work.node, work.page_size)?;
         let (taken, watch) = taken.ok_or(Error::NothingToZero)?;
         watchers::job(&self.shell, taken.order.job, watch);
@@ -107,18 +107,18 @@ impl Service {
         Ok(Finished { state: state.ok_or(Error::NoSuchJob { job })? })
     }
 
-    async fn give_back(&self, request: GiveBack) -> Result<GivenBack, Error> {
-        self.rights.may_zero("give back")?;
-        let GiveBack { node, page_size, pages } = request;
-        let bytes = self.shell.borrow_mut().give_back(node, page_size, pages);
-        waits::all_freed(&self.shell).await;
-        Ok(GivenBack { bytes })
+    async fn release(&self, request: Release) -> Result<Released, Error> {
+        self.rights.may_zero("release")?;
+        let Release { node, page_size, pages } = request;
+        let bytes = self.shell.borrow_mut().release(node, page_size, pages);
+        waits::wait_until_all_freed(&self.shell).await;
+        Ok(Released { bytes })
     }
 
     async fn drain(&self, Drain { on }: Drain) -> Result<Drained, Error> {
         self.rights.may_zero("drain")?;
         let drained = self.shell.borrow_mut().drain(on)?;
-        waits::all_freed(&self.shell).await;
+        waits::wait_until_all_freed(&self.shell).await;
         Ok(drained)
     }
 

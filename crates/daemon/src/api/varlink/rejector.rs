@@ -17,20 +17,20 @@ use super::connection::send;
 
 /// How long the socket of a refused connection stays open, so that a peer which has not sent its
 /// call yet does not find it broken before it reads why.
-const STAYS: Duration = Duration::from_millis(100);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 /// The most refused peers at a time; the oldest goes for another.
-const MOST: usize = 64;
+const MAX_CLOSING_CONNECTIONS: usize = 64;
 /// The most on their way to the thread; later ones are disconnected without a reason.
-const ON_THE_WAY: usize = 4096;
+const MAX_QUEUED_REJECTIONS: usize = 4096;
 
 /// The thread that refuses; it ends with the last of these values.
 #[derive(Debug, Clone)]
-pub(super) struct Farewells {
+pub(super) struct Rejector {
     refused: Sender<(OwnedFd, Vec<u8>)>,
     on_the_way: Arc<AtomicUsize>,
 }
 
-impl Farewells {
+impl Rejector {
     pub(super) fn new() -> Self {
         let (refused, comes) = channel();
         let on_the_way = Arc::default();
@@ -43,9 +43,9 @@ impl Farewells {
     }
 
     /// Says why, reads nothing, and hangs up at once.
-    pub(super) fn tell(&self, stream: OwnedFd, error: &impl Serialize) {
+    pub(super) fn reject(&self, stream: OwnedFd, error: &impl Serialize) {
         let Ok(message) = wire::refusal(error) else { return };
-        if self.on_the_way.load(Ordering::Relaxed) < ON_THE_WAY {
+        if self.on_the_way.load(Ordering::Relaxed) < MAX_QUEUED_REJECTIONS {
             self.on_the_way.fetch_add(1, Ordering::Relaxed);
             // Without a thread it comes back, and is closed.
             drop(self.refused.send((stream, message)));
@@ -64,14 +64,16 @@ fn work(comes: &Receiver<(OwnedFd, Vec<u8>)>, on_the_way: &AtomicUsize) {
             Ok((stream, message)) => {
                 on_the_way.fetch_sub(1, Ordering::Relaxed);
                 if send(&stream, &message, &[]).is_ok() {
-                    open.push_back((Instant::now() + STAYS, stream));
+                    open.push_back((Instant::now() + CLOSE_TIMEOUT, stream));
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let now = Instant::now();
-        while open.len() > MOST || open.front().is_some_and(|(ends, _)| *ends <= now) {
+        while open.len() > MAX_CLOSING_CONNECTIONS
+            || open.front().is_some_and(|(ends, _)| *ends <= now)
+        {
             open.pop_front();
         }
     }
@@ -84,17 +86,17 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn each_of_a_crowd_is_told_and_hung_up_on() {
-        let farewells = Farewells::new();
-        let pairs = (0..4 * MOST).map(|_| UnixStream::pair().unwrap());
+    fn each_rejected_connection_gets_an_error_and_a_hangup() {
+        let rejector = Rejector::new();
+        let pairs = (0..4 * MAX_CLOSING_CONNECTIONS).map(|_| UnixStream::pair().unwrap());
         let (theirs, ours): (Vec<_>, Vec<_>) = pairs.unzip();
         let error = wire::Error::NothingToZero;
-        ours.into_iter().for_each(|stream| farewells.tell(stream.into(), &error));
+        ours.into_iter().for_each(|stream| rejector.reject(stream.into(), &error));
         for mut stream in theirs {
-            let mut told = String::new();
-            stream.read_to_string(&mut told).unwrap();
-            assert!(told.contains("NothingToZero") && told.ends_with('\0'), "{told}");
+            let mut reported = String::new();
+            stream.read_to_string(&mut reported).unwrap();
+            assert!(reported.contains("NothingToZero") && reported.ends_with('\0'), "{reported}");
         }
-        assert_eq!(farewells.on_the_way.load(Ordering::Relaxed), 0);
+        assert_eq!(rejector.on_the_way.load(Ordering::Relaxed), 0);
     }
 }

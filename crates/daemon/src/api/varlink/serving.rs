@@ -14,7 +14,7 @@ use wire::{
     Refused, SERVICE, ServiceError,
 };
 
-use super::connection::Connection;
+use super::connection::PeerConnection;
 use super::watch::Reports;
 use crate::ops::Shared;
 
@@ -88,7 +88,7 @@ pub(super) fn unknown<E>(call: Call, own: &str) -> Refused<E> {
 /// # Errors
 /// The peer sent a message that is not a call, or took no reply.
 pub(super) async fn serve<I: Interface>(
-    mut connection: Connection,
+    mut connection: PeerConnection,
     mut interface: I,
     shell: &Shared,
 ) -> io::Result<()> {
@@ -115,7 +115,7 @@ pub(super) async fn serve<I: Interface>(
 
 /// Sends a message. It may be cancelled: then the borrower may have the loan, and its content is
 /// not kept.
-async fn send(connection: &Connection, message: Message, shell: &Shared) -> io::Result<()> {
+async fn send(connection: &PeerConnection, message: Message, shell: &Shared) -> io::Result<()> {
     let Message { text, fds, lease } = message;
     let sent = connection.send(&text?, &fds).await;
     if let Some(lease) = lease {

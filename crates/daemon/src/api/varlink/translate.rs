@@ -6,14 +6,18 @@ use std::os::fd::OwnedFd;
 use book::{Asked, Book, LoanPart, Refusal};
 use wire::{Error, Job, Lent, LentPart};
 
-use crate::ops::{Handover, Lease, Taken, waits};
+use crate::ops::{Handover, Lease, TakenJob, waits};
 
 /// A loan and its descriptors: the lease, then one per part.
 ///
 /// # Errors
 /// A loan by name, which has no descriptors.
-pub(super) fn lent(lent: waits::Lent) -> Result<(Lent, Vec<OwnedFd>), Error> {
-    let waits::Lent::Descriptors(Handover { loan, lease: Lease::Descriptor(lease), blocks }) = lent
+pub(super) fn lent(lent: waits::NamedLoanStep) -> Result<(Lent, Vec<OwnedFd>), Error> {
+    let waits::NamedLoanStep::Descriptors(Handover {
+        loan,
+        lease: Lease::Descriptor(lease),
+        blocks,
+    }) = lent
     else {
         return Err(Error::Failed { what: "this loan has a name".to_owned() });
     };
@@ -57,7 +61,9 @@ pub(super) fn refusal(asked: &Asked, refusal: &Refusal, book: &Book) -> Error {
             ready_bytes: *ready,
             free_bytes: *free,
         },
-        Refusal::OwnerLingers => Error::Failed { what: "the owner's content lingers".to_owned() },
+        Refusal::OwnerDraining => {
+            Error::Failed { what: "the owner's content is draining".to_owned() }
+        }
         Refusal::NameTaken
         | Refusal::NameBusy
         | Refusal::TooManyNames
@@ -66,8 +72,8 @@ pub(super) fn refusal(asked: &Asked, refusal: &Refusal, book: &Book) -> Error {
 }
 
 /// Work and its descriptors: the block's file, if it is on one, and the job.
-pub(super) fn job(taken: Taken) -> (Job, Vec<OwnedFd>) {
-    let Taken { order, block, job, .. } = taken;
+pub(super) fn job(taken: TakenJob) -> (Job, Vec<OwnedFd>) {
+    let TakenJob { order, block, job, .. } = taken;
     let reply = Job {
         block_fd: block.as_ref().map(|_| 0),
         job_fd: u32::from(block.is_some()),

@@ -11,7 +11,7 @@ use crate::ops::Shared;
 use crate::peers::users::Place;
 
 /// The shortest time between two reports of one watch, unless the client asks for more.
-const INTERVAL: Duration = Duration::from_millis(50);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The parts of `now` that are worth a report after `before`.
 fn changed(watch: &Watch, before: &[Level], now: Vec<Level>) -> Vec<Level> {
@@ -48,7 +48,10 @@ pub(super) struct Reports {
 
 impl Reports {
     pub(super) fn new(shell: &Shared, place: &Rc<Place>, watch: Watch) -> Self {
-        let interval = watch.interval_ms.map_or(INTERVAL, Duration::from_millis).max(INTERVAL);
+        let interval = watch
+            .interval_ms
+            .map_or(MIN_REPORT_INTERVAL, Duration::from_millis)
+            .max(MIN_REPORT_INTERVAL);
         let (changes, next) = (shell.borrow().changes.subscribe(), Instant::now());
         let (shell, place) = (Rc::clone(shell), Rc::clone(place));
         Self { shell, place, changes, watch, before: Vec::new(), next, interval }

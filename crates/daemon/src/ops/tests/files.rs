@@ -16,9 +16,9 @@ fn in_the_way(bed: &Bed, block: BlockId) -> PathBuf {
     bed.directory("gone").join(of_it.file_name().expect("a name"))
 }
 
-fn give_all_back(bed: &Bed) {
-    bed.shell.borrow_mut().apply(|book| book.give_back(None, None, Pages(99)));
-    bed.wait_for_lanes();
+fn release_all(bed: &Bed) {
+    bed.shell.borrow_mut().apply(|book| book.release(None, None, Pages(99)));
+    bed.wait_for_user_queues();
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_file_that_cannot_be_removed_now_is_removed_later() {
     bed.zero(1);
     let obstacle = in_the_way(&bed, bed.only(StateName::Ready));
     create_dir(&obstacle).expect("nothing is there yet");
-    give_all_back(&bed);
+    release_all(&bed);
     assert_eq!(bed.names("ready").len(), 1, "it could not be");
     let mut changes = bed.shell.borrow().changes.subscribe();
     bed.shell.borrow_mut().settle_some(9);
@@ -37,7 +37,7 @@ fn a_file_that_cannot_be_removed_now_is_removed_later() {
     changes.mark_unchanged();
     bed.shell.borrow_mut().observe();
     bed.shell.borrow_mut().settle_some(9);
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert_eq!(bed.names("ready").len() + bed.names("gone").len(), 0);
     assert!(changes.has_changed().expect("a shell"), "there are pages for who waits for some");
     changes.mark_unchanged();
@@ -52,12 +52,12 @@ fn a_file_that_is_not_there_is_removed() {
     let block = bed.only(StateName::Ready);
     remove_file(bed.path(block)).expect("a file");
     remove_dir(directory_of(&bed, block)).expect("its directory");
-    give_all_back(&bed);
+    release_all(&bed);
     assert!(bed.shell.borrow().path_of(block).is_none(), "nothing is tried again");
 }
 
 #[test]
-fn who_still_has_a_file_loses_it_but_where_nobody_can_tell_who_has_it() {
+fn holder_loses_its_file_unless_holders_cannot_be_read() {
     for is_known in [true, false] {
         let mut bed = Bed::new();
         bed.zero(1);
@@ -71,7 +71,7 @@ fn who_still_has_a_file_loses_it_but_where_nobody_can_tell_who_has_it() {
             bed.shell.borrow_mut().end_lease(lease);
             bed.settle_as(|| Reach::Unknown);
         }
-        bed.wait_for_lanes();
+        bed.wait_for_user_queues();
         let left = file.metadata().expect("its length").len();
         assert_eq!(left, if is_known { 0 } else { SIZE.bytes() });
         assert!(bed.shell.borrow().path_of(block).is_none());
@@ -88,12 +88,12 @@ fn at_the_end_nothing_is_left_of_any_file() {
     let memory = map(&ended);
     bed.end(ended);
     bed.settle();
-    assert_eq!(bed.count(StateName::Lingering), 1);
+    assert_eq!(bed.count(StateName::Draining), 1);
     let files: Vec<_> = (lent.handover.loan.parts.iter())
         .map(|part| File::open(bed.path(part.block)).expect("a file"))
         .collect();
     bed.shell.borrow_mut().clean_up().expect("an end");
-    for state in ["zeroable", "zeroing", "ready", "lent", "lingering", "kept", "gone"] {
+    for state in ["zeroable", "zeroing", "ready", "lent", "draining", "kept", "gone"] {
         assert!(bed.names(state).is_empty(), "{state}");
     }
     assert!(files.iter().all(|file| file.metadata().expect("its length").len() == 0));
@@ -101,7 +101,7 @@ fn at_the_end_nothing_is_left_of_any_file() {
 }
 
 #[test]
-fn a_start_finds_what_one_before_it_left_when_it_was_killed_while_it_tried_the_kernel() {
+fn start_finds_remains_of_a_start_killed_while_it_probed() {
     let bed = Bed::new();
     bed.zero(1);
     let probe = bed.directory("zeroable").join("probe");

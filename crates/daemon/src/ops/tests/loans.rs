@@ -9,10 +9,10 @@ use book::block::Block;
 use pins::Opened;
 
 use super::*;
-use crate::ops::peers::MEASURE_SHARE;
+use crate::ops::peers::MAX_MEASURE_TIME_SHARE;
 
 #[test]
-fn a_hole_is_left_to_its_borrower_and_no_ready_page_is() {
+fn unbacked_part_is_left_to_its_borrower_ready_pages_are_not() {
     let bed = Bed::new();
     bed.zero(1);
     let loan = bed.lend(&pages(3)).handover.loan;
@@ -28,7 +28,7 @@ fn a_hole_is_left_to_its_borrower_and_no_ready_page_is() {
 }
 
 #[test]
-fn what_a_file_grows_by_is_seen_when_it_is_due_and_not_before() {
+fn growth_of_a_file_is_seen_when_it_is_due_and_not_before() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
@@ -63,7 +63,7 @@ fn looking_up_files_takes_a_small_part_of_the_daemons_time() {
         pause.as_secs_f64() / took.as_secs_f64()
     });
     let most = pauses.fold(0.0, f64::max);
-    assert!(most > f64::from(MEASURE_SHARE) / 2.0, "{most} times as long as it took");
+    assert!(most > f64::from(MAX_MEASURE_TIME_SHARE) / 2.0, "{most} times as long as it took");
 }
 
 /// A bed with this number of ready blocks of two pages, in the order in which they are lent.
@@ -103,7 +103,7 @@ fn is_found_dirty(count: u64, nth: usize, at: u64, lease: u64) -> bool {
 }
 
 #[test]
-fn a_debug_build_looks_where_pages_begin_and_end_before_it_lends_them() {
+fn debug_build_checks_page_edges_before_it_lends_them() {
     let page = SIZE.bytes();
     let edges = [0, 4095, page - 4096, page - 1];
     for at in edges.into_iter().chain(edges.map(|edge| page + edge)) {
@@ -125,7 +125,7 @@ fn of_many_blocks_some_are_looked_at_and_others_the_next_time() {
 }
 
 #[test]
-fn what_an_owner_left_is_lent_as_it_is() {
+fn owners_content_is_lent_as_it_is() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&owned());
@@ -138,7 +138,7 @@ fn what_an_owner_left_is_lent_as_it_is() {
 }
 
 #[test]
-fn nobody_owns_zeros_that_it_was_never_sent() {
+fn unsent_zeros_have_no_owner() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.try_lend(&owned()).expect("a loan");
@@ -149,7 +149,7 @@ fn nobody_owns_zeros_that_it_was_never_sent() {
 }
 
 #[test]
-fn content_that_is_lent_again_stays_its_owners_whether_or_not_it_was_sent() {
+fn content_lent_again_stays_its_owners_sent_or_not() {
     let mut bed = Bed::new();
     bed.zero(1);
     let first = bed.lend(&owned());
@@ -163,7 +163,7 @@ fn content_that_is_lent_again_stays_its_owners_whether_or_not_it_was_sent() {
 }
 
 #[test]
-fn a_daemon_that_dies_leaves_owners_what_they_had_and_no_zeros_that_they_had_not() {
+fn killed_daemon_leaves_owners_their_content_not_unsent_zeros() {
     for (is_sent, kept, zeroable) in [(false, 0, 1), (true, 1, 0)] {
         let mut bed = Bed::new();
         bed.zero(1);
@@ -181,7 +181,7 @@ fn a_daemon_that_dies_leaves_owners_what_they_had_and_no_zeros_that_they_had_not
 }
 
 #[test]
-fn a_loan_whose_files_cannot_be_marked_as_its_owners_goes_on_and_is_not_kept() {
+fn loan_with_unmarkable_files_goes_on_and_is_not_kept() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.try_lend(&owned()).expect("a loan");
@@ -213,20 +213,20 @@ fn a_loan_that_could_not_be_sent_is_over_at_once() {
 }
 
 #[test]
-fn a_ready_block_that_somebody_has_open_is_not_lent() {
+fn opened_ready_block_is_not_lent() {
     let mut bed = Bed::new();
     bed.zero(2);
     let reached = bed.shell.borrow().book.in_state(StateName::Ready).next().expect("two").id();
     let open = fs::File::open(bed.path(reached)).expect("a file");
     let loan = bed.lend(&pages(2)).handover.loan;
     assert!(loan.parts.iter().all(|part| part.block != reached), "{loan:?}");
-    assert_eq!(bed.count(StateName::Lingering), 2, "both are looked at");
+    assert_eq!(bed.count(StateName::Draining), 2, "both are looked at");
     bed.settle();
-    assert_eq!((bed.count(StateName::Lingering), bed.count(StateName::Zeroable)), (1, 1));
+    assert_eq!((bed.count(StateName::Draining), bed.count(StateName::Zeroable)), (1, 1));
     drop(open);
     bed.shell.borrow_mut().settle_some(9);
     bed.settle();
-    assert_eq!((bed.count(StateName::Lingering), bed.count(StateName::Zeroable)), (0, 2));
+    assert_eq!((bed.count(StateName::Draining), bed.count(StateName::Zeroable)), (0, 2));
 }
 
 #[test]
@@ -255,15 +255,15 @@ fn a_loan_that_cannot_be_handed_over_is_over() {
 }
 
 #[test]
-fn files_of_loans_are_found_with_those_that_linger() {
+fn files_of_loans_are_found_with_draining_ones() {
     let mut bed = Bed::new();
     bed.zero(3);
     let [lent, mapped, pinned] = [0, 1, 2].map(|_| bed.lend(&pages(1)));
     let memory = map(&mapped);
     let block = block_of(&pinned);
     let ids = [lease_of(&lent), bed.end(mapped), bed.end(pinned)];
-    bed.wait_for_lanes();
-    // No plain memory shows pins: as its lane would say it.
+    bed.wait_for_user_queues();
+    // No plain memory shows pins: as its user queue would say it.
     while let Ok(mut found) = bed.returned.try_recv() {
         if found.block == block {
             found.reach = Reach::Pinned;
@@ -273,7 +273,7 @@ fn files_of_loans_are_found_with_those_that_linger() {
     let of = |lease| {
         let mut files = bed.shell.borrow().lent_files(lease);
         files.sort_unstable_by_key(|file| file.lease);
-        let short = files.into_iter().map(|f| (f.lease, f.uid, f.lingers, f.is_pinned, f.pages));
+        let short = files.into_iter().map(|f| (f.lease, f.uid, f.draining, f.is_pinned, f.pages));
         short.collect::<Vec<_>>()
     };
     let uid = Some(Uid(BORROWER));
@@ -290,19 +290,19 @@ fn files_of_loans_are_found_with_those_that_linger() {
 }
 
 #[test]
-fn what_holds_a_loan_is_seen_by_a_description_that_was_opened_before_it() {
+fn holders_are_seen_by_a_description_opened_before_the_loan() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&by_memory());
     let block = block_of(&granted);
-    let opened = || bed.shell.borrow().store.opened_while_lent(block).expect("a file");
+    let opened = || bed.shell.borrow().store.holders_while_lent(block).expect("a file");
     assert_eq!(opened(), Opened::Open);
     drop(granted);
     assert_eq!(opened(), Opened::Nobody);
 }
 
 #[test]
-fn content_is_kept_for_somebody_and_for_so_long_at_most() {
+fn content_is_kept_for_its_owner_and_a_bounded_time() {
     let bed = Bed::with("keep_seconds_max = 9", "pages_per_block = 1");
     let refused = |request: LendRequest| {
         let uid = Uid(BORROWER);

@@ -24,13 +24,13 @@ fn unwatched(bed: &Bed) -> (LeaseId, BlockId) {
     let (lease, block) = (lease_of(&granted), block_of(&granted));
     drop(granted);
     bed.shell.borrow_mut().store.unwatch(block);
-    // A lane closes the description.
-    bed.wait_for_lanes();
+    // A user queue closes the description.
+    bed.wait_for_user_queues();
     (lease, block)
 }
 
 #[test]
-fn a_block_on_which_somebody_has_a_lease_is_not_lent() {
+fn block_with_a_lease_is_not_lent() {
     let bed = Bed::new();
     bed.zero(1);
     bed.has_free(0);
@@ -41,7 +41,7 @@ fn a_block_on_which_somebody_has_a_lease_is_not_lent() {
 }
 
 #[test]
-fn a_loan_whose_memory_somebody_has_by_a_lease_goes_on() {
+fn loan_with_leased_memory_goes_on() {
     let mut bed = Bed::new();
     bed.zero(1);
     let (lease, block) = unwatched(&bed);
@@ -57,7 +57,7 @@ fn a_loan_whose_memory_somebody_has_by_a_lease_goes_on() {
 }
 
 #[test]
-fn a_loan_whose_file_is_gone_ends() {
+fn loan_with_a_missing_file_ends() {
     let mut bed = Bed::new();
     bed.zero(1);
     let (lease, block) = unwatched(&bed);
@@ -69,7 +69,7 @@ fn a_loan_whose_file_is_gone_ends() {
 }
 
 #[test]
-fn a_lent_block_is_opened_in_its_borrowers_lane_only() {
+fn lent_block_is_opened_in_its_borrowers_queue_only() {
     let mut bed = Bed::new();
     bed.zero(1);
     let (lease, block) = unwatched(&bed);
@@ -78,7 +78,7 @@ fn a_lent_block_is_opened_in_its_borrowers_lane_only() {
     for _ in 0..2 {
         bed.shell.borrow_mut().look_at_closed(block);
     }
-    bed.wait_for_ours();
+    bed.wait_for_shared_queue();
     assert!(bed.returned.try_recv().is_err(), "to open it wakes whoever watches it");
     assert!(bed.has(lease));
     drop(busy);
@@ -87,15 +87,15 @@ fn a_lent_block_is_opened_in_its_borrowers_lane_only() {
 }
 
 #[test]
-fn a_report_is_of_who_has_the_block_and_of_the_memory_that_it_has() {
+fn job_result_is_of_its_holder_and_its_memory() {
     let bed = Bed::with("", "pages_per_block = 2");
-    let taken = bed.shell.borrow_mut().take_zeroing(Who::User, None, None);
+    let taken = bed.shell.borrow_mut().take_zeroing(Requester::User, None, None);
     let (taken, _watch) = taken.expect("a pipe").expect("work");
     let (job, block) = (taken.order.job, taken.order.block().expect("a block of its own"));
     let look = || {
-        let mut told = bed.shell.borrow().look_at_report(job).expect("a job on a block");
-        bed.wait_for_lanes();
-        told.try_recv().expect("an answer")
+        let mut reported = bed.shell.borrow().look_at_report(job).expect("a job on a block");
+        bed.wait_for_user_queues();
+        reported.try_recv().expect("an answer")
     };
     let file = taken.block.expect("a file");
     assert_eq!(look().0, Reach::Shared, "its worker has it");
@@ -119,7 +119,7 @@ fn a_report_is_of_who_has_the_block_and_of_the_memory_that_it_has() {
 }
 
 #[test]
-fn a_returned_block_on_which_its_borrower_has_a_lease_lingers() {
+fn returned_block_with_a_borrowers_lease_is_draining() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
@@ -128,7 +128,7 @@ fn a_returned_block_on_which_its_borrower_has_a_lease_lingers() {
     let held = leased(&bed, block);
     bed.shell.borrow_mut().end_lease(lease);
     bed.settle();
-    assert_eq!(bed.count(StateName::Lingering), 1);
+    assert_eq!(bed.count(StateName::Draining), 1);
     drop(held);
     bed.settle_all();
     assert_eq!(bed.count(StateName::Zeroable), 1);
@@ -143,7 +143,7 @@ fn a_ready_block_with_a_memory_error_is_not_lent() {
     let found = |block| Returned { block, reach: Reach::Poisoned, memory: Pages(0), file: None };
     bed.shell.borrow_mut().settled(found(block));
     assert_eq!(bed.count(StateName::Ready), 0);
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert_eq!(bed.names("ready").len() + bed.names("gone").len(), 0, "the kernel has it");
     // Lent, it is its borrower's until it comes back.
     bed.has_free(9);
@@ -164,7 +164,7 @@ fn returned(act: impl Fn(&File)) -> (Bed, BlockId) {
     drop(file);
     bed.end(granted);
     bed.settle();
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     (bed, block)
 }
 
@@ -173,7 +173,7 @@ fn allocate(file: &File, how: FallocateFlags, page: u64) {
 }
 
 #[test]
-fn what_lies_behind_the_end_of_a_returned_file_is_the_kernels() {
+fn pages_behind_the_end_of_a_returned_file_are_the_kernels() {
     let (bed, block) = returned(|file| allocate(file, FallocateFlags::KEEP_SIZE, 1));
     assert_eq!(bed.count(StateName::Zeroable), 1, "it is as it was lent");
     let memory = bed.shell.borrow().store.allocated(block, SIZE).expect("a file");
@@ -188,11 +188,11 @@ fn a_page_behind_the_end_does_not_stand_for_one_that_was_lent() {
         allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0);
     });
     assert_eq!(bed.count(StateName::Zeroable), 0);
-    assert_eq!(bed.names("lingering").len() + bed.names("gone").len(), 0);
+    assert_eq!(bed.names("draining").len() + bed.names("gone").len(), 0);
 }
 
 #[test]
-fn a_block_whose_length_is_set_has_nothing_behind_it() {
+fn block_of_set_length_has_nothing_behind_its_end() {
     let bed = Bed::new();
     bed.zero(1);
     let block = bed.only(StateName::Ready);
@@ -206,7 +206,7 @@ fn a_block_whose_length_is_set_has_nothing_behind_it() {
 }
 
 #[test]
-fn a_description_of_a_borrowers_file_is_closed_in_its_lane() {
+fn description_of_a_borrowers_file_is_closed_in_its_queue() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&by_memory());
@@ -217,15 +217,15 @@ fn a_description_of_a_borrowers_file_is_closed_in_its_lane() {
     assert!(is_open(), "the daemon looks at it by that");
     let busy = bed.hold_up(Some(Uid(BORROWER)));
     bed.shell.borrow_mut().store.unwatch(block);
-    bed.wait_for_ours();
+    bed.wait_for_shared_queue();
     assert!(is_open(), "to close it wakes whoever watches it");
     drop(busy);
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert!(!is_open());
 }
 
 #[test]
-fn a_returned_block_whose_program_runs_lingers_until_it_ends() {
+fn returned_block_of_a_running_program_drains_until_it_exits() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
@@ -245,7 +245,7 @@ fn a_returned_block_whose_program_runs_lingers_until_it_ends() {
     };
     bed.shell.borrow_mut().end_lease(lease);
     bed.settle();
-    let block = bed.only(StateName::Lingering);
+    let block = bed.only(StateName::Draining);
     let opened = bed.shell.borrow().store.open_block(block);
     let is_use = |error: &Error| matches!(error, Error::Kernel(error) if error.is_in_use());
     assert!(opened.as_ref().is_err_and(is_use), "it is no line of the log: {opened:?}");

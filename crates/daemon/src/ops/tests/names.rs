@@ -2,10 +2,10 @@
 //! Loans by name, step by step: asked, begun, filled, held, found and returned.
 
 use super::*;
-use crate::ops::{Answer, Granted};
+use crate::ops::{Granted, LoanStep};
 use book::HeldByName;
 use book::block::{Proof, Unheld};
-use book::journal::MOST_OWNED;
+use book::journal::MAX_OWNED_CHARACTERS;
 use units::{Bytes, LoanName};
 
 struct Seen;
@@ -34,14 +34,14 @@ fn ask(bed: &Bed, request: &LendRequest) -> Result<Asked, wire::Error> {
     bed.shell.borrow_mut().ask(request.clone(), uid, uid, None)
 }
 
-fn begin(bed: &Bed, request: &LendRequest) -> Result<Answer, Refusal> {
+fn begin(bed: &Bed, request: &LendRequest) -> Result<LoanStep, Refusal> {
     let asked = ask(bed, request).expect("a request");
     bed.shell.borrow_mut().lend(&asked, (0, 0)).expect("no kernel in the way")
 }
 
 fn pending(bed: &Bed, request: &LendRequest) -> Granted {
     match begin(bed, request) {
-        Ok(Answer::Granted(granted)) => granted,
+        Ok(LoanStep::Granted(granted)) => granted,
         other => panic!("{other:?}"),
     }
 }
@@ -52,13 +52,13 @@ fn hold(bed: &Bed, request: &LendRequest) -> HeldByName {
 }
 
 #[test]
-fn an_owner_and_a_name_have_so_many_characters_together() {
+fn owner_and_name_share_one_length_limit() {
     let bed = Bed::new();
     let owner = "o".repeat(64);
     let scoped = |length: usize| format!("a/{}", "x".repeat(length - 2));
-    let fits = scoped(MOST_OWNED - 64);
+    let fits = scoped(MAX_OWNED_CHARACTERS - 64);
     assert!(ask(&bed, &owned(&fits, &owner)).is_ok());
-    let longer = scoped(MOST_OWNED - 63);
+    let longer = scoped(MAX_OWNED_CHARACTERS - 63);
     let error = ask(&bed, &owned(&longer, &owner)).expect_err("there is no room");
     assert!(matches!(error, wire::Error::BadValue { .. }), "{error:?}");
     assert!(ask(&bed, &owned(&longer, &owner[1..])).is_ok());
@@ -66,7 +66,7 @@ fn an_owner_and_a_name_have_so_many_characters_together() {
 }
 
 #[test]
-fn all_that_an_agent_asks_for_is_asked_of_the_book() {
+fn agent_request_reaches_the_book_whole() {
     let bed = Bed::with("", "pages_per_block = 1\n[[pool]]\npage_size = \"1G\"");
     let request = LendRequest {
         page_size: Some(SIZE),
@@ -84,7 +84,7 @@ fn all_that_an_agent_asks_for_is_asked_of_the_book() {
 }
 
 #[test]
-fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
+fn name_is_pending_until_its_file_is_complete() {
     let bed = Bed::new();
     bed.zero(1);
     let request = named("a/x", 1);
@@ -102,7 +102,7 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
     assert!(matches!(returned, Ok(Some(false))), "it is being made: {returned:?}");
     let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
     assert_eq!(seen(&bed), (1, Some(false)));
-    assert!(matches!(begin(&bed, &request), Ok(Answer::Found(found)) if found == held));
+    assert!(matches!(begin(&bed, &request), Ok(LoanStep::Found(found)) if found == held));
     assert!(matches!(begin(&bed, &named("a/x", 2)), Err(Refusal::NameTaken)));
     let returned = bed.shell.borrow_mut().return_by_name(&name("a/x"), false);
     assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
@@ -111,10 +111,10 @@ fn a_name_is_pending_until_its_file_is_as_its_borrower_is_to_find_it() {
 }
 
 #[test]
-fn a_hole_is_promised_until_it_is_filled() {
+fn unbacked_part_is_promised_until_it_is_filled() {
     let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
     let waiting = || bed.shell.borrow().observed.unbacked.waiting(HERE);
-    let hole = hold(&bed, &named("a/hole", 2));
+    let unbacked = hold(&bed, &named("a/unbacked part", 2));
     assert_eq!(waiting(), Pages(2), "its borrower will take them");
     let fills = |granted: &Granted| bed.shell.borrow().fill_whole(granted);
     let full = pending(&bed, &named("a/full", 2));
@@ -122,17 +122,17 @@ fn a_hole_is_promised_until_it_is_filled() {
     for filled in fills(&full).expect("no more than it may") {
         filled.blocking_recv().expect("a thread").expect("room");
     }
-    bed.shell.borrow_mut().note_whole(&full);
+    bed.shell.borrow_mut().record_whole(&full);
     assert_eq!(waiting(), Pages(2), "those of this one are there");
     let full = bed.shell.borrow_mut().hold_by_name(full).expect("a file");
     let loans = bed.shell.borrow_mut().status().loans;
-    let hole_pages = |held: &HeldByName| {
+    let unbacked_pages = |held: &HeldByName| {
         let loan = loans.iter().find(|loan| loan.lease == held.lease).expect("a loan");
-        (loan.ready_pages.0, loan.hole_pages.0)
+        (loan.ready_pages.0, loan.unbacked_pages.0)
     };
-    assert_eq!((hole_pages(&hole), hole_pages(&full)), ((0, 2), (2, 0)));
+    assert_eq!((unbacked_pages(&unbacked), unbacked_pages(&full)), ((0, 2), (2, 0)));
     let memory = |held: &HeldByName| bed.shell.borrow().memory_of(held.block, SIZE);
-    assert_eq!((memory(&hole).0, memory(&full)), (0, full.bytes()));
+    assert_eq!((memory(&unbacked).0, memory(&full)), (0, full.bytes()));
 
     let large = pending(&bed, &named("a/large", 3));
     let error = fills(&large).expect_err("more than it may");
@@ -160,11 +160,11 @@ fn a_file_that_no_path_reaches_is_not_lent() {
     assert_eq!(bed.shell.borrow().book().named(&name("a/x")), None);
     fs::rename(&aside, &pages).expect("room");
     bed.settle();
-    assert_eq!(bed.count(StateName::Lent) + bed.count(StateName::Lingering), 0);
+    assert_eq!(bed.count(StateName::Lent) + bed.count(StateName::Draining), 0);
 }
 
 #[test]
-fn what_an_owner_left_by_a_name_is_kept_unless_it_is_discarded() {
+fn owners_named_content_is_kept_unless_it_is_discarded() {
     for discard in [false, true] {
         let mut bed = Bed::new();
         bed.zero(1);
@@ -181,7 +181,7 @@ fn what_an_owner_left_by_a_name_is_kept_unless_it_is_discarded() {
 }
 
 #[test]
-fn agents_are_told_what_there_is_now() {
+fn agents_see_the_current_supply() {
     let bed = Bed::new();
     bed.zero(2);
     hold(&bed, &named("a/x", 1));
@@ -192,12 +192,12 @@ fn agents_are_told_what_there_is_now() {
     assert_eq!((here.node, here.page_size.bytes(), here.named_bytes), (Node(0), page, Bytes(page)));
     assert_eq!((here.ready_bytes, here.total_bytes), (Bytes(page), Bytes(7 * page)));
     // The counts must be fresh.
-    bed.has_free_unseen(3);
+    bed.set_free_unobserved(3);
     assert_eq!(bed.shell.borrow_mut().supply()[0].total_bytes, Bytes(5 * page));
 }
 
 #[test]
-fn names_are_listed_in_their_order_by_their_beginning_and_from_one_on() {
+fn names_are_listed_in_order_by_prefix_and_start() {
     let bed = Bed::new();
     for text in ["b/1", "a/2", "a/1"] {
         hold(&bed, &named(text, 1));

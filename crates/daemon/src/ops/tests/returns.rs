@@ -4,11 +4,11 @@
 use std::time::Instant;
 
 use super::*;
-use crate::ops::HELD_AGE;
+use crate::ops::MIN_HELD_PERIOD;
 
 /// The blocks with a description that went: the kernel reports it a moment later.
 fn closed(bed: &Bed) -> Vec<BlockId> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIMEOUT;
     loop {
         if let Some(blocks) = bed.shell.borrow_mut().closed_blocks() {
             return blocks;
@@ -20,7 +20,7 @@ fn closed(bed: &Bed) -> Vec<BlockId> {
 
 /// The event comes before the description is quite gone.
 fn look_until_gone(bed: &Bed, block: BlockId) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIMEOUT;
     while bed.shell.borrow_mut().look_at_closed(block) {
         assert!(Instant::now() < end, "somebody still has it");
     }
@@ -50,7 +50,7 @@ fn the_end_of_its_lease_ends_a_loan_that_nothing_else_holds() {
 }
 
 #[test]
-fn the_end_of_its_last_mapping_is_told_and_ends_a_loan() {
+fn last_unmap_is_an_event_and_ends_the_loan() {
     let bed = Bed::new();
     bed.zero(1);
     let (lease, block, memory) = held_by_a_mapping(&bed);
@@ -61,7 +61,7 @@ fn the_end_of_its_last_mapping_is_told_and_ends_a_loan() {
 }
 
 #[test]
-fn a_loan_whose_lease_is_held_is_not_looked_at_when_one_of_its_descriptions_goes() {
+fn loan_with_a_held_lease_is_not_checked_when_a_descriptor_goes() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&by_memory());
@@ -73,7 +73,7 @@ fn a_loan_whose_lease_is_held_is_not_looked_at_when_one_of_its_descriptions_goes
 }
 
 #[test]
-fn the_clock_ends_what_no_event_has_ended_at_its_age_or_when_somebody_waits() {
+fn clock_ends_loans_without_events_by_age_or_when_waited_for() {
     let mut bed = Bed::new();
     bed.zero(2);
     let begin = Instant::now();
@@ -82,29 +82,29 @@ fn the_clock_ends_what_no_event_has_ended_at_its_age_or_when_somebody_waits() {
     bed.shell.borrow_mut().settle_some(9);
     let is_there = bed.has(lease);
     // A machine that stood still meanwhile has no young loan to show.
-    assert!(is_there || begin.elapsed() >= HELD_AGE, "its client faults its pages in");
+    assert!(is_there || begin.elapsed() >= MIN_HELD_PERIOD, "its client faults its pages in");
     let waits = bed.shell.borrow().peers.waiting.begin();
     bed.shell.borrow_mut().settle_some(9);
     assert!(!bed.has(lease), "somebody waits for it");
     drop(waits);
     let (lease, _, memory) = held_by_a_mapping(&bed);
     drop(memory);
-    std::thread::sleep(HELD_AGE);
+    std::thread::sleep(MIN_HELD_PERIOD);
     bed.shell.borrow_mut().settle_some(9);
     assert!(!bed.has(lease), "it is old enough");
     bed.settle();
-    assert_eq!(bed.count(StateName::Lingering), 0);
+    assert_eq!(bed.count(StateName::Draining), 0);
 }
 
 #[test]
-fn a_mapped_block_lingers_until_its_mapping_goes() {
+fn mapped_block_drains_until_its_mapping_goes() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
     let (block, memory) = (block_of(&granted), map(&granted));
     bed.end(granted);
     bed.settle();
-    assert_eq!(bed.count(StateName::Lingering), 1);
+    assert_eq!(bed.count(StateName::Draining), 1);
     assert_eq!(bed.shell.borrow_mut().closed_blocks(), None, "nothing went since it is watched");
     drop(memory);
     assert_eq!(closed(&bed), [block]);
@@ -115,7 +115,7 @@ fn a_mapped_block_lingers_until_its_mapping_goes() {
 }
 
 #[test]
-fn a_watched_block_is_looked_at_when_something_is_told_and_not_before() {
+fn watched_block_is_checked_on_an_event_and_not_before() {
     let mut bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
@@ -124,39 +124,39 @@ fn a_watched_block_is_looked_at_when_something_is_told_and_not_before() {
     // One look finds that it has to be watched, one that nothing went in between.
     let mut looks = 0;
     loop {
-        bed.wait_for_lanes();
+        bed.wait_for_user_queues();
         let Ok(found) = bed.returned.try_recv() else { break };
         looks += 1;
         assert!(looks <= 2, "it is looked at again and again");
         bed.shell.borrow_mut().settled(found);
     }
-    assert_eq!((looks, bed.count(StateName::Lingering)), (2, 1));
+    assert_eq!((looks, bed.count(StateName::Draining)), (2, 1));
     drop(memory);
 }
 
 #[test]
-fn nothing_of_a_loan_is_left_when_it_has_ended() {
+fn ended_loan_leaves_nothing() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.try_lend(&pages(2)).expect("a loan");
     let (lease, block) = (lease_of(&granted), block_of(&granted));
     let mut shell = bed.shell.borrow_mut();
-    shell.note_borrower(lease, Some(1));
+    shell.record_borrower(lease, Some(1));
     shell.loans.begin_filling(block, Pages(1));
     assert_eq!(shell.peers.borrowers.pid(lease), Some(1));
     shell.end_lease(lease);
     assert_eq!(shell.peers.borrowers.pid(lease), None);
     assert!(shell.loans.filling().next().is_none());
     assert_eq!(shell.observed.unbacked.waiting(HERE), Pages::ZERO);
-    shell.note_borrower(lease, Some(1));
+    shell.record_borrower(lease, Some(1));
     assert_eq!(shell.peers.borrowers.pid(lease), None, "it has ended");
-    shell.store.lanes().wait(PATIENCE);
+    shell.store.user_queues().wait(WAIT_TIMEOUT);
     drop(shell);
     assert_eq!(bed.names("loans").len(), 0);
 }
 
 #[test]
-fn the_name_of_a_lease_ends_in_its_borrowers_lane() {
+fn name_of_a_lease_ends_in_its_borrowers_queue() {
     let bed = Bed::new();
     bed.zero(2);
     let leases = [0, 1].map(|_| lease_of(&bed.lend(&pages(1))));
@@ -164,15 +164,15 @@ fn the_name_of_a_lease_ends_in_its_borrowers_lane() {
     bed.shell.borrow_mut().end_lease(leases[0]);
     // Also when it is revoked.
     assert_eq!(bed.shell.borrow_mut().revoke(leases[1]), Some(Pages(1).bytes(SIZE)));
-    bed.wait_for_ours();
-    assert_eq!(bed.names("loans").len(), 2, "whoever holds its lane up holds up its own");
+    bed.wait_for_shared_queue();
+    assert_eq!(bed.names("loans").len(), 2, "whoever holds its user queue up holds up its own");
     drop(busy);
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert_eq!(bed.names("loans").len(), 0);
 }
 
 #[test]
-fn the_daemons_end_of_a_lease_is_closed_in_its_borrowers_lane() {
+fn daemons_end_of_a_lease_is_closed_in_its_borrowers_queue() {
     let bed = Bed::new();
     bed.zero(1);
     let granted = bed.lend(&pages(1));
@@ -180,7 +180,7 @@ fn the_daemons_end_of_a_lease_is_closed_in_its_borrowers_lane() {
     let (theirs, ours) = rustix::pipe::pipe().expect("a pipe");
     let busy = bed.hold_up(Some(Uid(BORROWER)));
     bed.shell.borrow_mut().close_lease(lease, Some(ours));
-    bed.wait_for_ours();
+    bed.wait_for_shared_queue();
     let is_open = || {
         let mut polled = [rustix::event::PollFd::new(&theirs, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -188,12 +188,12 @@ fn the_daemons_end_of_a_lease_is_closed_in_its_borrowers_lane() {
     };
     assert!(is_open());
     drop(busy);
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert!(!is_open());
 }
 
 #[test]
-fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
+fn only_pages_in_flight_are_waited_for() {
     let mut bed = Bed::with("", "pages_per_block = 1\nrecycle = \"in-place\"\nmax = 2");
     let may_come = |bed: &Bed| bed.shell.borrow().may_come(&pages(1));
     assert!(!may_come(&bed), "nothing is there");
@@ -210,9 +210,9 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     assert!(!may_come(&bed));
 
     let busy = bed.hold_up(None);
-    assert!(may_come(&bed), "a lane has something to do");
+    assert!(may_come(&bed), "a user queue has something to do");
     drop(busy);
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert!(!may_come(&bed));
 
     bed.shell.borrow_mut().loans.begin_filling(block, Pages(1));
@@ -220,7 +220,7 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     bed.shell.borrow_mut().filled(block, Pages(1));
     assert!(!may_come(&bed));
 
-    let taken = bed.shell.borrow_mut().take_zeroing(Who::User, None, None);
+    let taken = bed.shell.borrow_mut().take_zeroing(Requester::User, None, None);
     let (taken, _watch) = taken.expect("a pipe").expect("the block that came back");
     assert!(may_come(&bed), "a worker has it");
     bed.shell.borrow_mut().finish_zeroing(taken.order.job, Pages::ZERO, None);
@@ -232,7 +232,7 @@ fn what_is_on_its_way_is_waited_for_and_nothing_else_is() {
     let memory = map(&granted);
     bed.end(granted);
     bed.settle();
-    assert!(may_come(&bed), "it lingers");
+    assert!(may_come(&bed), "it is draining");
     drop(memory);
 }
 
@@ -265,7 +265,7 @@ fn kept_content_is_given_up_at_its_time() {
 }
 
 #[test]
-fn a_drained_daemon_gives_back_what_comes_back() {
+fn drained_daemon_releases_returned_blocks() {
     let mut bed = Bed::new();
     bed.zero(2);
     let lease = lease_of(&bed.lend(&pages(1)));

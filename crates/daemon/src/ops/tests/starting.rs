@@ -22,7 +22,7 @@ fn unknown(bed: &Bed) -> u64 {
 }
 
 #[test]
-fn what_was_ready_is_ready_unless_somebody_may_have_it() {
+fn ready_files_stay_ready_unless_a_process_may_have_them() {
     let (bed, _) = with_one_ready();
     let bed = bed.killed();
     assert_eq!(bed.count(StateName::Ready), 1);
@@ -48,7 +48,7 @@ fn what_was_ready_is_ready_unless_somebody_may_have_it() {
 }
 
 #[test]
-fn what_no_daemon_made_and_what_has_lost_its_file_is_removed() {
+fn unknown_files_and_names_without_files_are_removed() {
     let (bed, path) = with_one_ready();
     remove_file(path).expect("a file");
     create_dir(bed.directory("lent").join("notes")).expect("a directory");
@@ -88,7 +88,7 @@ fn a_loan_that_is_held_goes_on_in_the_next_daemon() {
 #[test]
 fn files_that_the_daemon_knows_nothing_of_are_counted() {
     let (bed, _) = with_one_ready();
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert_eq!(unknown(&bed), 0);
     for state in ["ready", "lent", "gone"] {
         create_dir(bed.directory(state).join("b77")).expect("a directory");
@@ -100,14 +100,14 @@ fn files_that_the_daemon_knows_nothing_of_are_counted() {
 }
 
 #[test]
-fn what_a_crash_left_on_its_way_to_the_kernel_is_freed() {
+fn pages_in_flight_at_a_crash_are_freed() {
     let (bed, path) = with_one_ready();
     let of_it = path.parent().expect("a directory");
     let gone = bed.directory("gone").join(of_it.file_name().expect("a name"));
     rename(of_it, &gone).expect("a block");
     let file = File::open(gone.join("pages")).expect("a file");
     let bed = bed.killed();
-    bed.wait_for_lanes();
+    bed.wait_for_user_queues();
     assert!(bed.names("gone").is_empty());
     assert_eq!(file.metadata().expect("its length").len(), 0, "whoever still has it");
 }

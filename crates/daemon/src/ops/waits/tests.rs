@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The waits of calls, and their ends: by a clock that goes on when every task waits.
 //!
-//! That clock knows nothing of the lanes' threads. So nothing here waits for those by it, but for
-//! what they are kept from doing.
+//! That clock knows nothing of the user queues' threads. So nothing here waits for those by it, but
+//! for what they are kept from doing.
 
 use crate::base::now::NowOrNever as _;
-use book::Who;
+use book::Requester;
 use linux::Mapping;
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::time::advance;
@@ -13,7 +13,7 @@ use units::{LeaseId, PageSize, Uid};
 use wire::LendRequest;
 
 use super::*;
-use crate::ops::testkit::{BORROWER, Bed, PATIENCE, SIZE, map, owned, pages};
+use crate::ops::testkit::{BORROWER, Bed, SIZE, WAIT_TIMEOUT, map, owned, pages};
 use crate::ops::waits;
 use crate::peers::users::{Bounds, Users};
 
@@ -25,12 +25,12 @@ fn by_the_clock<F: Future>(test: F) -> F::Output {
 }
 
 /// The promised values, independent of the code.
-const FOR_OWNER: Duration = Duration::from_secs(2);
-const FOR_TRANSIT: Duration = Duration::from_millis(500);
+const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
+const LOAN_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A connection of root's.
 fn place() -> Place {
-    Users::new(Bounds::of(1024)).enter(0, true).expect("the first one")
+    Users::new(Bounds::new(1024)).enter(0, true).expect("the first one")
 }
 
 /// A loan that ends when what it hands over is dropped.
@@ -41,8 +41,8 @@ async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
 }
 
 /// The hand-over of a loan.
-fn handed(lent: Lent) -> Handover {
-    let Lent::Descriptors(handover) = lent else { panic!("{lent:?}") };
+fn handed(lent: NamedLoanStep) -> Handover {
+    let NamedLoanStep::Descriptors(handover) = lent else { panic!("{lent:?}") };
     handover
 }
 
@@ -50,28 +50,28 @@ fn handed(lent: Lent) -> Handover {
 async fn gone(bed: &Bed, lease: LeaseId) {
     let begin = std::time::Instant::now();
     while bed.has(lease) {
-        assert!(begin.elapsed() < PATIENCE, "nobody hears its end");
+        assert!(begin.elapsed() < WAIT_TIMEOUT, "nobody hears its end");
         tokio::task::yield_now().await;
     }
 }
 
 /// An owner's loan that has ended, with content that is still mapped.
-fn lingering_owner(bed: &mut Bed) -> Mapping {
+fn draining_owner(bed: &mut Bed) -> Mapping {
     let granted = bed.lend(&owned());
     let (lease, memory) = (granted.handover.loan.lease, map(&granted));
     drop(granted);
     bed.shell.borrow_mut().close_lease(lease, None);
     bed.settle();
-    assert_eq!(bed.count(StateName::Lingering), 1);
+    assert_eq!(bed.count(StateName::Draining), 1);
     memory
 }
 
 #[test]
-fn an_owner_waits_two_seconds_for_its_former_self_whatever_else_changes() {
+fn owner_waits_two_seconds_for_its_former_self() {
     by_the_clock(async {
         let mut bed = Bed::new();
         bed.zero(2);
-        let memory = lingering_owner(&mut bed);
+        let memory = draining_owner(&mut bed);
         let shell = Rc::clone(&bed.shell);
         tokio::task::spawn_local(async move {
             for _ in 0..5 {
@@ -81,7 +81,7 @@ fn an_owner_waits_two_seconds_for_its_former_self_whatever_else_changes() {
         });
         let begin = Instant::now();
         let handover = lend(&bed, &owned()).await.expect("other memory");
-        assert_eq!(begin.elapsed(), FOR_OWNER);
+        assert_eq!(begin.elapsed(), OWNER_TIMEOUT);
         assert!(!handover.loan.kept);
         drop(memory);
     });
@@ -92,22 +92,22 @@ fn an_owner_has_its_content_as_soon_as_that_is_there() {
     by_the_clock(async {
         let mut bed = Bed::new();
         bed.zero(1);
-        let memory = lingering_owner(&mut bed);
+        let memory = draining_owner(&mut bed);
         let request = owned();
         let mut asked = bed.ask(request, BORROWER);
         let place = place();
         let shell = Rc::clone(&bed.shell);
         let mut lent = Box::pin(waits::lend(&shell, &place, &mut asked, (0, 0)));
         assert!((&mut lent).now_or_never().is_none(), "somebody has it mapped");
-        assert!(shell.borrow().peers.waiting.is_anybody(), "the house is kept for it");
+        assert!(shell.borrow().peers.waiting.has_waiters(), "maintenance runs for it");
         drop(memory);
         let begin = Instant::now();
         bed.shell.borrow_mut().settle_some(9);
         bed.settle_all();
         let handover = handed(lent.await.expect("no kernel in the way").expect("a loan"));
         assert!(handover.loan.kept);
-        assert!(begin.elapsed() < FOR_OWNER);
-        assert!(!shell.borrow().peers.waiting.is_anybody(), "nobody waits any more");
+        assert!(begin.elapsed() < OWNER_TIMEOUT);
+        assert!(!shell.borrow().peers.waiting.has_waiters(), "nobody waits any more");
     });
 }
 
@@ -124,16 +124,16 @@ fn pages_on_their_way_are_waited_for_half_a_second() {
         let busy = bed.hold_up(None);
         let refused = lend(&bed, &pages(2)).await.expect_err("there is one page");
         assert!(matches!(refused, Refusal::NotEnough { .. }), "{refused:?}");
-        assert_eq!(begin.elapsed(), FOR_TRANSIT);
+        assert_eq!(begin.elapsed(), LOAN_WAIT_TIMEOUT);
         drop(busy);
         let other = LendRequest { page_size: Some(PageSize::GIB_1), ..pages(512) };
         assert!(matches!(lend(&bed, &other).await, Err(Refusal::NoSuchPool)));
-        assert_eq!(begin.elapsed(), FOR_TRANSIT, "for no pages there is nothing to wait for");
+        assert_eq!(begin.elapsed(), LOAN_WAIT_TIMEOUT, "for no pages there is nothing to wait for");
     });
 }
 
 #[test]
-fn a_hole_is_handed_over_when_what_was_given_back_for_it_is_free_and_ready_pages_at_once() {
+fn unbacked_loan_waits_for_released_pages_ready_one_does_not() {
     by_the_clock(async {
         let bed = Bed::new();
         bed.zero(1);
@@ -141,12 +141,12 @@ fn a_hole_is_handed_over_when_what_was_given_back_for_it_is_free_and_ready_pages
         let ready = lend(&bed, &pages(1)).now_or_never();
         assert!(ready.is_some_and(|lent| lent.is_ok()));
         let request = pages(1);
-        let mut hole = Box::pin(lend(&bed, &request));
-        assert!((&mut hole).now_or_never().is_none());
+        let mut unbacked = Box::pin(lend(&bed, &request));
+        assert!((&mut unbacked).now_or_never().is_none());
         advance(Duration::from_secs(3600)).await;
-        assert!((&mut hole).now_or_never().is_none(), "however long that takes");
+        assert!((&mut unbacked).now_or_never().is_none(), "however long that takes");
         drop(busy);
-        hole.await.expect("a loan");
+        unbacked.await.expect("a loan");
     });
 }
 
@@ -170,20 +170,20 @@ fn a_report_waits_a_moment_for_pages_on_their_way() {
         let begin = Instant::now();
         assert!(waits::status(&bed.shell, &place).now_or_never().is_some(), "nothing is");
         // What users hold up is waited for less than what the daemon itself does.
-        for (lane, wait) in [(Some(Uid(BORROWER)), 5), (None, 105)] {
-            let busy = bed.hold_up(lane);
+        for (user_queue, wait) in [(Some(Uid(BORROWER)), 5), (None, 105)] {
+            let busy = bed.hold_up(user_queue);
             let begin = Instant::now();
             waits::status(&bed.shell, &place).await;
-            assert_eq!(begin.elapsed(), Duration::from_millis(wait), "{lane:?}");
+            assert_eq!(begin.elapsed(), Duration::from_millis(wait), "{user_queue:?}");
             drop(busy);
-            bed.wait_for_lanes();
+            bed.wait_for_user_queues();
         }
         assert_eq!(begin.elapsed(), Duration::from_millis(110));
     });
 }
 
 #[test]
-fn who_revokes_waits_a_second_for_the_pages() {
+fn revoke_waits_a_second_for_the_pages() {
     by_the_clock(async {
         let bed = Bed::new();
         let begin = Instant::now();
@@ -204,7 +204,7 @@ fn named(count: u64) -> (LoanName, LendRequest) {
 async fn lend_by_name(
     bed: &Bed,
     request: &LendRequest,
-) -> Result<Result<Lent, Refusal>, wire::Error> {
+) -> Result<Result<NamedLoanStep, Refusal>, wire::Error> {
     let uid = Uid(BORROWER);
     let asked = bed.shell.borrow_mut().ask(request.clone(), uid, uid, None);
     let mut asked = asked.expect("a request");
@@ -219,16 +219,16 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let (name, request) = named(1);
         let asked = bed.shell.borrow_mut().ask(request.clone(), Uid(0), Uid(0), None);
         let begun = bed.shell.borrow_mut().lend(&asked.expect("a request"), (0, 0));
-        let Ok(Ok(Answer::Granted(pending))) = begun else { panic!("{begun:?}") };
+        let Ok(Ok(LoanStep::Granted(pending))) = begun else { panic!("{begun:?}") };
         let request = request.given_to(Some(Uid(0)), None);
 
         let begin = Instant::now();
         let busy = lend_by_name(&bed, &request).await;
         assert!(matches!(busy, Ok(Err(Refusal::NameBusy))), "{busy:?}");
-        assert_eq!(begin.elapsed(), FOR_OWNER);
+        assert_eq!(begin.elapsed(), OWNER_TIMEOUT);
         let returned = waits::return_by_name(&bed.shell, &name, false).await;
         assert!(matches!(returned, Ok(Some(false))), "{returned:?}");
-        assert_eq!(begin.elapsed(), 2 * FOR_OWNER);
+        assert_eq!(begin.elapsed(), 2 * OWNER_TIMEOUT);
 
         let mut found = Box::pin(lend_by_name(&bed, &request));
         let mut returned = Box::pin(waits::return_by_name(&bed.shell, &name, false));
@@ -236,10 +236,13 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
         bed.shell.borrow().changes.wake();
         let found = found.await;
-        assert!(matches!(&found, Ok(Ok(Lent::Found(found))) if *found == held), "{found:?}");
+        assert!(
+            matches!(&found, Ok(Ok(NamedLoanStep::Found(found))) if *found == held),
+            "{found:?}"
+        );
         let returned = returned.await;
         assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
-        assert_eq!(begin.elapsed(), 2 * FOR_OWNER, "neither waited any longer");
+        assert_eq!(begin.elapsed(), 2 * OWNER_TIMEOUT, "neither waited any longer");
     });
 }
 
@@ -247,7 +250,8 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
 async fn being_filled<'a>(
     bed: &'a Bed,
     request: &'a LendRequest,
-) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<Lent, Refusal>, wire::Error>> + 'a>> {
+) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<NamedLoanStep, Refusal>, wire::Error>> + 'a>>
+{
     let mut lent: std::pin::Pin<Box<dyn Future<Output = _>>> = Box::pin(lend_by_name(bed, request));
     let begin = std::time::Instant::now();
     loop {
@@ -262,7 +266,7 @@ async fn being_filled<'a>(
         if bed.shell.borrow().memory_of(found.block, SIZE) > units::Bytes(0) {
             return lent;
         }
-        assert!(begin.elapsed() < PATIENCE, "nothing is filled");
+        assert!(begin.elapsed() < WAIT_TIMEOUT, "nothing is filled");
         tokio::task::yield_now().await;
     }
 }
@@ -282,7 +286,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
 
         drop(being_filled(&bed, &request).await);
         while is_there() {
-            assert!(begin.elapsed() < PATIENCE, "its fill goes on");
+            assert!(begin.elapsed() < WAIT_TIMEOUT, "its fill goes on");
             tokio::task::yield_now().await;
         }
 
@@ -292,7 +296,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
         assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
         assert!(matches!(&lent, Err(wire::Error::Failed { .. })), "{lent:?}");
         assert!(!is_there());
-        bed.wait_for_lanes();
+        bed.wait_for_user_queues();
         assert_eq!(bed.count(StateName::Lent), 0);
     });
 }
@@ -319,8 +323,8 @@ fn loans_are_counted_by_what_they_had() {
             bed.shell.borrow_mut().close_lease(lent.loan.lease, None);
             drop(lent);
             bed.settle();
-            bed.shell.borrow_mut().give_back(None, None, None);
-            bed.wait_for_lanes();
+            bed.shell.borrow_mut().release(None, None, None);
+            bed.wait_for_user_queues();
         }
         bed.zero(1);
         for kept in [false, true] {
@@ -338,14 +342,16 @@ fn loans_are_counted_by_what_they_had() {
 }
 
 #[test]
-fn a_loan_by_name_says_what_was_ready_and_whether_it_was_kept() {
+fn named_loan_reports_ready_and_kept_bytes() {
     by_the_clock(async {
         let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
         bed.zero(1);
         let (name, request) = named(1);
         for ready in [Pages(1), Pages::ZERO] {
             let lent = lend_by_name(&bed, &LendRequest { whole: true, ..request.clone() }).await;
-            let Ok(Ok(Lent::Named { held, ready: had, kept })) = lent else { panic!("{lent:?}") };
+            let Ok(Ok(NamedLoanStep::Named { held, ready: had, kept })) = lent else {
+                panic!("{lent:?}")
+            };
             assert_eq!((held.pages, had, kept), (Pages(1), ready, false));
             assert_eq!(bed.shell.borrow().memory_of(held.block, SIZE), held.bytes());
             let returned = waits::return_by_name(&bed.shell, &name, false).await;
@@ -373,7 +379,7 @@ fn a_loan_by_name_waits_for_pages_on_their_way_as_others_do() {
         let busy = bed.hold_up(Some(Uid(BORROWER)));
         let refused = lend_by_name(&bed, &named(1).1).await;
         assert!(matches!(refused, Ok(Err(Refusal::NotEnough { .. }))), "{refused:?}");
-        assert_eq!(begin.elapsed(), FOR_TRANSIT);
+        assert_eq!(begin.elapsed(), LOAN_WAIT_TIMEOUT);
         drop(busy);
     });
 }
@@ -382,14 +388,14 @@ fn a_loan_by_name_waits_for_pages_on_their_way_as_others_do() {
 fn a_report_of_a_job_is_looked_at_before_it_is_believed() {
     by_the_clock(async {
         let bed = Bed::new();
-        let take = || bed.shell.borrow_mut().take_zeroing(Who::User, None, None);
+        let take = || bed.shell.borrow_mut().take_zeroing(Requester::User, None, None);
         let (taken, _watch) = take().expect("a pipe").expect("work");
         let file = taken.block.expect("a file");
         let job = taken.order.job;
         fallocate(&file, FallocateFlags::empty(), 0, SIZE.bytes()).expect("room");
         // The worker has it still.
         let state = waits::finish(&bed.shell, job, Pages(1)).await;
-        assert_eq!(state, Some(StateName::Lingering));
+        assert_eq!(state, Some(StateName::Draining));
         assert_eq!(waits::finish(&bed.shell, job, Pages(1)).await, None, "it was reported");
         drop(file);
         let (taken, _watch) = take().expect("a pipe").expect("work");
@@ -402,22 +408,22 @@ fn a_report_of_a_job_is_looked_at_before_it_is_believed() {
 }
 
 #[test]
-fn whoever_keeps_the_house_is_told_when_somebody_begins_to_wait() {
+fn maintenance_is_notified_when_a_wait_begins() {
     by_the_clock(async {
         let bed = Bed::new();
         let waiting = bed.shell.borrow().peers.waiting.clone();
-        assert!(!waiting.is_anybody() && waiting.begun().now_or_never().is_none());
+        assert!(!waiting.has_waiters() && waiting.begun().now_or_never().is_none());
         let [first, second] = [waiting.begin(), waiting.begin()];
-        assert!(waiting.is_anybody() && waiting.begun().now_or_never().is_some());
+        assert!(waiting.has_waiters() && waiting.begun().now_or_never().is_some());
         drop(first);
-        assert!(waiting.is_anybody());
+        assert!(waiting.has_waiters());
         drop(second);
-        assert!(!waiting.is_anybody());
+        assert!(!waiting.has_waiters());
     });
 }
 
 #[test]
-fn a_lease_that_nobody_has_any_more_ends_its_loan() {
+fn closed_lease_ends_its_loan() {
     by_the_clock(async {
         let bed = Bed::new();
         bed.zero(1);

@@ -24,7 +24,7 @@ use crate::base::error::{Error, Result};
 use crate::ops::Shared;
 
 /// The least time between two looks for one reason, under any number of wakeups.
-const SPACING: Duration = Duration::from_millis(50);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Who listens for what.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl Events {
     /// Listens to every pool there is now, at its threshold of now. Nothing to do without a kernel
     /// that tells.
     pub(crate) fn tend(&mut self, shell: &Shared) {
-        let lows = shell.borrow().book().told_below();
+        let lows = shell.borrow().book().notified_below();
         // A node that went away ends its tasks, and may come back.
         self.domains.retain(|_, listener| !listener.tasks.iter().any(JoinHandle::is_finished));
         for (domain, low) in lows {
@@ -115,7 +115,7 @@ async fn follow(shell: Shared, file: linux::Result<CountFile>) {
                     return Err::<(), Error>(Error::Runtime { what, source });
                 }
             }
-            sleep(SPACING).await;
+            sleep(MIN_POLL_INTERVAL).await;
         }
     };
     if let Err(error) = followed.await {
@@ -137,6 +137,6 @@ async fn obey(shell: Shared, fd: Rc<AsyncFd<Polled<Device>>>) {
         }
         shell.borrow_mut().look_again();
         shell.borrow().changes.wake();
-        sleep(SPACING).await;
+        sleep(MIN_POLL_INTERVAL).await;
     }
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Events without a call: leases and jobs that end, mappings that do, returned blocks that a lane
-//! has looked at, and, by [`kernel`], a pool of the kernel's that changes. The shell is told each.
+//! Events without a call: leases and jobs that end, mappings that do, returned blocks that a user
+//! queue has looked at, and, by [`kernel`], a pool of the kernel's that changes. The shell is told
+//! each.
 
-mod closings;
 pub(crate) mod kernel;
 mod polled;
 #[cfg(test)]
 mod tests;
+mod unmap_events;
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ use crate::ops::{ReturnedBlocks, Shared};
 use crate::storage::leases::FoundLease;
 
 /// How often what cannot be watched is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Ends a lease when its last holder is gone.
 pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: DaemonEnd) {
@@ -84,13 +85,13 @@ async fn unheld(end: DaemonEnd) -> Result<DaemonEnd, (DaemonEnd, io::Error)> {
 /// The same by a look now and then.
 async fn seen_unheld(end: &DaemonEnd) {
     while !end.has_ended().unwrap_or(false) {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Has blocks looked at when a description of them goes.
-pub(crate) fn closings(shell: &Shared) {
-    tokio::task::spawn_local(closings::heed(Rc::clone(shell)));
+pub(crate) fn unmap_events(shell: &Shared) {
+    tokio::task::spawn_local(unmap_events::apply(Rc::clone(shell)));
 }
 
 /// Gives a job up when its worker's end closes, unless it was reported.
@@ -121,7 +122,7 @@ async fn closed(ours: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Takes what the lanes find out about returned blocks.
+/// Takes what the user queues find out about returned blocks.
 pub(crate) fn returned(shell: &Shared, mut returned: ReturnedBlocks) {
     let shell = Rc::clone(shell);
     tokio::task::spawn_local(async move {

@@ -5,14 +5,14 @@
 use std::mem::replace;
 
 use crate::base::now::NowOrNever as _;
-use book::Who;
+use book::Requester;
 use book::block::StateName;
 use linux::{Errno, Error};
 use rustix::fs::{FallocateFlags, fallocate};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::*;
-use crate::ops::testkit::{Bed, PATIENCE, SIZE, by_memory, map, pages};
+use crate::ops::testkit::{Bed, SIZE, WAIT_TIMEOUT, by_memory, map, pages};
 use crate::ops::{Granted, Handover};
 
 /// Runs a test where a daemon's events are heard.
@@ -29,7 +29,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, seen).await.expect("nothing was heard");
+    tokio::time::timeout(WAIT_TIMEOUT, seen).await.expect("nothing was heard");
 }
 
 /// Lets everything be heard that is there to be heard.
@@ -43,10 +43,10 @@ fn lend(bed: &Bed) -> (LeaseId, Handover, DaemonEnd) {
 }
 
 #[test]
-fn a_job_ends_with_its_workers_end_and_not_with_what_is_written_there() {
+fn job_ends_with_its_worker_and_not_with_written_text() {
     with_events(async {
         let bed = Bed::new();
-        let taken = bed.shell.borrow_mut().take_zeroing(Who::User, None, None);
+        let taken = bed.shell.borrow_mut().take_zeroing(Requester::User, None, None);
         let (taken, watch) = taken.expect("a pipe").expect("work");
         let file = taken.block.as_ref().expect("a file");
         fallocate(file, FallocateFlags::empty(), 0, SIZE.bytes()).expect("room");
@@ -64,19 +64,19 @@ fn a_job_ends_with_its_workers_end_and_not_with_what_is_written_there() {
 }
 
 #[test]
-fn leases_that_are_found_later_end_when_it_is_found_that_nobody_has_them() {
+fn leases_found_at_start_end_when_they_have_no_holder() {
     with_events(async {
         let bed = Bed::new();
         bed.zero(3);
         let [(held, handover, end), (gone, _, _), (unknown, _, _)] = [(); 3].map(|()| lend(&bed));
-        let (tell, later) = unbounded_channel();
+        let (notify, later) = unbounded_channel();
         leases(&bed.shell, later);
         for found in [
             (unknown, Err(Error::Call { call: "open".into(), errno: Errno::MFILE, advice: None })),
             (held, Ok(Some(end))),
             (gone, Ok(None)),
         ] {
-            tell.send(found).expect("somebody listens");
+            notify.send(found).expect("somebody listens");
         }
         until(|| !bed.has(gone)).await;
         hear().await;
@@ -88,7 +88,7 @@ fn leases_that_are_found_later_end_when_it_is_found_that_nobody_has_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_watched_is_looked_at_until_nobody_has_it() {
+async fn unwatchable_lease_is_polled_until_it_has_no_holder() {
     let bed = Bed::new();
     bed.zero(1);
     let (_, handover, end) = lend(&bed);
@@ -96,7 +96,7 @@ async fn a_lease_that_cannot_be_watched_is_looked_at_until_nobody_has_it() {
     tokio::pin!(seen);
     for _ in 0..3 {
         assert!(seen.as_mut().now_or_never().is_none(), "its borrower has it");
-        tokio::time::advance(LOOK).await;
+        tokio::time::advance(POLL_INTERVAL).await;
     }
     drop(handover);
     assert!(seen.now_or_never().is_some());
@@ -107,7 +107,7 @@ fn the_end_of_a_mapping_ends_its_loan_and_so_does_the_next_ones() {
     with_events(async {
         let bed = Bed::new();
         bed.zero(1);
-        closings(&bed.shell);
+        unmap_events(&bed.shell);
         for _ in 0..2 {
             let granted = bed.lend(&by_memory());
             let (lease, memory) = (granted.handover.loan.lease, map(&granted));
@@ -122,15 +122,15 @@ fn the_end_of_a_mapping_ends_its_loan_and_so_does_the_next_ones() {
 }
 
 #[test]
-fn a_returned_block_is_nobodys_when_its_lane_has_seen_that() {
+fn returned_block_is_free_after_its_queue_has_checked_it() {
     with_events(async {
         let mut bed = Bed::new();
         bed.zero(1);
         let granted = bed.lend(&pages(1));
         bed.end(granted);
-        bed.wait_for_lanes();
+        bed.wait_for_user_queues();
         hear().await;
-        assert_eq!(bed.count(StateName::Lingering), 1, "nobody has heard it");
+        assert_eq!(bed.count(StateName::Draining), 1, "nobody has heard it");
         let (_, nothing) = unbounded_channel();
         returned(&bed.shell, replace(&mut bed.returned, nothing));
         until(|| bed.count(StateName::Zeroable) == 1).await;

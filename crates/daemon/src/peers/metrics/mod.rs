@@ -26,7 +26,7 @@ use prometheus_client::registry::{Registry, Unit};
 use units::Pages;
 use wire::Status;
 
-use table::{Metric, Source, TABLE};
+use table::{Metric, MetricSource, TABLE};
 
 /// Bucket bounds in seconds. A loan from ready memory takes some 30 us, one for an owner with
 /// content that still drains up to 2 s.
@@ -48,7 +48,7 @@ macro_rules! words {
 
 words! {
     /// What a loan found.
-    Outcome {
+    LoanOutcome {
         Ready = "ready",
         PartlyReady = "partly_ready",
         NotReady = "not_ready",
@@ -64,7 +64,7 @@ words! {
         NoSuchPool = "no_such_pool",
         BadSize = "bad_size",
         Permission = "permission",
-        OwnerLingers = "owner_lingers",
+        OwnerDraining = "owner_draining",
         NameTaken = "name_taken",
         TooManyNames = "too_many_names",
         ScopeQuota = "scope_quota",
@@ -81,14 +81,14 @@ words! {
 
 impl Reason {
     /// `None` is a missing right.
-    fn of(refusal: Option<&Refusal>) -> Self {
+    fn new(refusal: Option<&Refusal>) -> Self {
         match refusal {
             None => Self::Permission,
             Some(Refusal::Size(_)) => Self::BadSize,
             Some(Refusal::NoSuchPool) => Self::NoSuchPool,
             Some(Refusal::Quota { .. }) => Self::Quota,
             Some(Refusal::NotEnough { .. }) => Self::NotEnough,
-            Some(Refusal::OwnerLingers) => Self::OwnerLingers,
+            Some(Refusal::OwnerDraining) => Self::OwnerDraining,
             Some(Refusal::NameTaken | Refusal::NameBusy) => Self::NameTaken,
             Some(Refusal::TooManyNames) => Self::TooManyNames,
             Some(Refusal::ScopeQuota { .. }) => Self::ScopeQuota,
@@ -132,7 +132,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new() -> Self {
         Self {
-            loans: Tally::new(Outcome::WORDS),
+            loans: Tally::new(LoanOutcome::WORDS),
             refusals: Tally::new(Reason::WORDS),
             reloads: Tally::new(Reload::WORDS),
             lend: Histogram::new(LEND_BUCKETS),
@@ -150,10 +150,10 @@ impl Metrics {
     /// the others since.
     pub(crate) fn granted_of(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
         let outcome = match ready {
-            _ if kept => Outcome::Kept,
-            ready if ready == all => Outcome::Ready,
-            Pages::ZERO => Outcome::NotReady,
-            _ => Outcome::PartlyReady,
+            _ if kept => LoanOutcome::Kept,
+            ready if ready == all => LoanOutcome::Ready,
+            Pages::ZERO => LoanOutcome::NotReady,
+            _ => LoanOutcome::PartlyReady,
         };
         self.loans.add(outcome as usize);
         self.lend.observe(took.as_secs_f64());
@@ -161,7 +161,7 @@ impl Metrics {
 
     /// Counts a loan, refused `took` after it was requested; `None` is a missing right.
     pub(crate) fn refused(&self, refusal: Option<&Refusal>, took: Duration) {
-        self.refusals.add(Reason::of(refusal) as usize);
+        self.refusals.add(Reason::new(refusal) as usize);
         self.lend.observe(took.as_secs_f64());
     }
 
@@ -175,7 +175,7 @@ impl Metrics {
     pub(crate) fn text(&self, status: &Status, running: Duration) -> String {
         let scrape = Scrape { status, metrics: self, worker_cpu: ended_children() + running };
         let mut registry = Registry::with_prefix("prezero");
-        registry.register_collector(Box::new(Collected::of(&scrape)));
+        registry.register_collector(Box::new(Collected::new(&scrape)));
         let mut text = String::new();
         if encode(&mut text, &registry).is_err() {
             tracing::error!("metrics cannot be written");
@@ -208,13 +208,13 @@ enum Values {
 struct Collected(Vec<(&'static Metric, Values)>);
 
 impl Collected {
-    fn of(scrape: &Scrape<'_>) -> Self {
+    fn new(scrape: &Scrape<'_>) -> Self {
         let values = |metric: &'static Metric| {
             let values = match metric.source {
-                Source::Gauge(read) => Values::Gauge(read(scrape)),
-                Source::Counter(read) => Values::Counter(read(scrape)),
-                Source::Seconds(read) => Values::Seconds(read(scrape).as_secs_f64()),
-                Source::Histogram(read) => Values::Histogram(read(scrape.metrics).clone()),
+                MetricSource::Gauge(read) => Values::Gauge(read(scrape)),
+                MetricSource::Counter(read) => Values::Counter(read(scrape)),
+                MetricSource::Seconds(read) => Values::Seconds(read(scrape).as_secs_f64()),
+                MetricSource::Histogram(read) => Values::Histogram(read(scrape.metrics).clone()),
             };
             (metric, values)
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus_client::metrics::histogram::Histogram;
 use wire::PoolStatus;
 
-use super::{Metrics, Outcome, Reason, Reload, Samples, Scrape};
+use super::{LoanOutcome, Metrics, Reason, Reload, Samples, Scrape};
 
 /// One metric.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Metric {
     pub(super) labels: &'static [Label],
     /// What `# HELP` and the documentation say.
     pub(super) help: &'static str,
-    pub(super) source: Source,
+    pub(super) source: MetricSource,
 }
 
 /// A label, with its values where they are a fixed choice.
@@ -32,7 +32,7 @@ pub(super) struct Label {
 
 /// Where the values come from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum MetricSource {
     /// What is now.
     Gauge(fn(&Scrape<'_>) -> Samples),
     /// Events since the daemon's start.
@@ -45,7 +45,7 @@ pub(super) enum Source {
 const NODE: Label = label("node", &[]);
 const PAGE_SIZE: Label = label("page_size", &[]);
 const PAGES_PER_BLOCK: Label = label("pages_per_block", &[]);
-const STATES: &[&str] = &["zeroable", "zeroing", "ready", "lent", "kept", "lingering"];
+const STATES: &[&str] = &["zeroable", "zeroing", "ready", "lent", "kept", "draining"];
 const NONE: &[Label] = &[];
 const POOL: &[Label] = &[NODE, PAGE_SIZE, PAGES_PER_BLOCK];
 const KERNEL_POOL: &[Label] = &[NODE, PAGE_SIZE];
@@ -54,14 +54,14 @@ const STATE: &[Label] = &[NODE, PAGE_SIZE, PAGES_PER_BLOCK, label("state", STATE
 const SIZE: &[Label] = &[PAGE_SIZE];
 const UID: &[Label] = &[label("uid", &[])];
 const BUILD: &[Label] = &[label("version", &[]), label("provider", &[])];
-const OUTCOME: &[Label] = &[label("outcome", Outcome::WORDS)];
+const OUTCOME: &[Label] = &[label("outcome", LoanOutcome::WORDS)];
 const REASON: &[Label] = &[label("reason", Reason::WORDS)];
 const RESULT: &[Label] = &[label("result", Reload::WORDS)];
 
 macro_rules! metrics {
     ($($kind:ident $name:literal $labels:ident $help:literal => $source:expr;)*) => {
         pub(super) static TABLE: &[Metric] = &[$(
-            Metric { name: $name, labels: $labels, help: $help, source: Source::$kind($source) },
+            Metric { name: $name, labels: $labels, help: $help, source: MetricSource::$kind($source) },
         )*];
     };
 }
@@ -74,11 +74,11 @@ metrics! {
     Gauge "ready_high_pages" POOL "Background zeroing stops at" => |s| pools(s, |p| p.ready_high.0);
     Gauge "kernel_free_pages" KERNEL_POOL "Pages of the kernel's pool that are free and not promised to any process"
         => |s| kernel_pools(s, |p| Some(p.kernel_free_pages.0));
-    Gauge "reserve_pages" KERNEL_POOL "Pages of the kernel's pool, in use or not, where reserve_max lets the daemon change its size"
-        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.total_pages.0));
-    Gauge "reserve_grown_pages" KERNEL_POOL "Pages that the daemon has added to the kernel's pool and not yet removed"
-        => |s| kernel_pools(s, |p| Some(p.elastic.as_ref()?.grown_pages.0));
-    Gauge "user_held_bytes" UID "Bytes that count against a user's quota: lent, lingering and kept, and what its files have beyond that"
+    Gauge "pool_size_pages" KERNEL_POOL "Pages of the kernel's pool, in use or not, where size_max lets the daemon change its size"
+        => |s| kernel_pools(s, |p| Some(p.resize.as_ref()?.total_pages.0));
+    Gauge "pool_size_added_pages" KERNEL_POOL "Pages that the daemon has added to the kernel's pool and not yet removed"
+        => |s| kernel_pools(s, |p| Some(p.resize.as_ref()?.added_pages.0));
+    Gauge "user_held_bytes" UID "Bytes that count against a user's quota: lent, draining and kept, and what its files have beyond that"
         => |s| s.status.users.iter().map(|user| (vec![user.uid.to_string()], user.held_bytes.0)).collect();
     Gauge "page_size_bytes" SIZE "Bytes of one page, to multiply by"
         => |s| s.status.pools.iter().map(|pool| (vec![page_size(pool)], pool.page_size.bytes())).collect();
@@ -91,14 +91,14 @@ metrics! {
         => |s| s.metrics.loans.samples();
     Counter "refusals" REASON "Loans refused, by reason; the last three concern loans by name" => |s| s.metrics.refusals.samples();
     Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
-    Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.hit_bytes.0);
-    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.miss_bytes.0);
+    Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.lent_ready_bytes.0);
+    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.lent_unbacked_bytes.0);
     Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes.0);
     Seconds "worker_cpu_seconds" NONE "CPU time of the daemon's own workers, to 10 ms while they run, and of delegated workers once they have ended"
         => |s| s.worker_cpu;
     Counter "lost_workers" NONE "Workers that ended without a report" => |s| one(s.status.counters.lost_workers);
-    Counter "given_back_bytes" NONE "Bytes given back to the kernel's pool, for others or by prezero give-back"
-        => |s| one(s.status.counters.given_back_bytes.0);
+    Counter "released_bytes" NONE "Bytes given back to the kernel's pool, for others or by prezero release"
+        => |s| one(s.status.counters.released_bytes.0);
     Counter "reloads" RESULT "Configurations read again: taken, or refused with nothing changed" => |s| s.metrics.reloads.samples();
 }
 
@@ -142,7 +142,7 @@ fn pages(scrape: &Scrape<'_>) -> Samples {
             pool.ready_pages,
             pool.lent_pages,
             pool.kept_pages,
-            pool.lingering_pages,
+            pool.draining_pages,
         ];
         const { assert!(STATES.len() == 6) };
         for (state, pages) in STATES.iter().zip(counts) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use super::table::{Metric, Source, TABLE};
+use super::table::{Metric, MetricSource, TABLE};
 use super::*;
 
 fn file(name: &str) -> PathBuf {
@@ -15,7 +15,7 @@ fn file(name: &str) -> PathBuf {
 
 /// The name in Prometheus.
 fn full_name(metric: &Metric) -> String {
-    let total = if matches!(metric.source, Source::Counter(_) | Source::Seconds(_)) {
+    let total = if matches!(metric.source, MetricSource::Counter(_) | MetricSource::Seconds(_)) {
         "_total"
     } else {
         ""
@@ -26,7 +26,7 @@ fn full_name(metric: &Metric) -> String {
 /// The documentation's table of gauges, or of all others.
 fn table(gauges: bool) -> String {
     let mut text = "| metric | labels | meaning |\n|---|---|---|\n".to_owned();
-    let rows = TABLE.iter().filter(|row| matches!(row.source, Source::Gauge(_)) == gauges);
+    let rows = TABLE.iter().filter(|row| matches!(row.source, MetricSource::Gauge(_)) == gauges);
     for metric in rows {
         let label = |label: &table::Label| match label.values {
             [] => label.name.to_owned(),
@@ -109,7 +109,7 @@ fn every_label_value_is_there_from_the_start() {
 fn empty() -> Status {
     serde_json::from_value(serde_json::json!({
         "provider": "stock", "version": "1", "pid": 1, "pools": [], "loans": [], "workers": 0,
-        "paused_by_pressure": false, "fresh_because": null, "counters": wire::Counters::default(),
+        "paused_by_pressure": false, "fresh_reason": null, "counters": wire::Counters::default(),
     }))
     .expect("a status")
 }

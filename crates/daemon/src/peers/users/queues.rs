@@ -43,7 +43,7 @@ impl<T> Queues<T> {
     }
 
     /// The last of the user with most.
-    pub(crate) fn turn_away(&mut self) -> Option<T> {
+    pub(crate) fn evict_last(&mut self) -> Option<T> {
         let user = *self.users.iter().max_by_key(|(_, queue)| queue.len())?.0;
         self.take_of(user, VecDeque::pop_back)
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn users_take_turns_whatever_one_has_waiting() {
+    fn users_take_turns_with_any_backlog() {
         let mut queues = queues(&[1, 1, 1, 1, u32::MAX, 2, 2]);
         let order: Vec<_> = std::iter::from_fn(|| queues.take()).map(|(user, _)| user).collect();
         assert_eq!(order, [1, 2, u32::MAX, 1, 2, 1, 1]);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn one_too_many_is_of_the_user_with_most() {
         let mut queues = queues(&[1, 1, 1, 2, 2, 3]);
-        let order: Vec<_> = (0..3).map(|_| queues.turn_away().unwrap().0).collect();
+        let order: Vec<_> = (0..3).map(|_| queues.evict_last().unwrap().0).collect();
         assert_eq!((order[0], queues.count()), (1, 3), "{order:?}");
         assert!(!order.contains(&3));
     }

@@ -26,7 +26,7 @@ fn one_user_leaves_places_to_others_and_all_of_them_to_root() {
 }
 
 #[test]
-fn whoever_has_most_makes_room_with_what_was_silent_longest() {
+fn busiest_user_makes_room_with_its_longest_silent_connection() {
     let users = Users::new(Bounds { all: 8, user: 4 });
     let wanted = |place: &Place| place.wanted().now_or_never().is_some();
     let (few, many) = (fill(&users, 1), fill(&users, 2));
@@ -76,13 +76,13 @@ fn a_master_and_a_subordinate_of_its_account_are_two_users() {
 
 #[test]
 fn bounds_leave_half_of_the_descriptors_to_loans() {
-    assert_eq!(Bounds::of(1 << 20), Bounds { all: 4096, user: 1024 });
-    assert_eq!(Bounds::of(1024), Bounds { all: 256, user: 64 });
-    assert_eq!(Bounds::of(0), Bounds { all: 4, user: 1 });
+    assert_eq!(Bounds::new(1 << 20), Bounds { all: 4096, user: 1024 });
+    assert_eq!(Bounds::new(1024), Bounds { all: 256, user: 64 });
+    assert_eq!(Bounds::new(0), Bounds { all: 4, user: 1 });
 }
 
 #[test]
-fn a_user_whose_steps_take_long_rests_and_nobody_else_does() {
+fn user_with_slow_calls_pauses_and_others_do_not() {
     let users = Users::new(Bounds { all: 100, user: 100 });
     let busy = |long: Duration| {
         let begin = cpu_time();
@@ -90,7 +90,7 @@ fn a_user_whose_steps_take_long_rests_and_nobody_else_does() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let long = 5 * LONG;
+        let long = 5 * SLOW_CALL_PERIOD;
         let place = users.enter(1, false).unwrap();
         charged(&place, async { busy(long) }).await;
         drop(place);
@@ -101,7 +101,7 @@ fn a_user_whose_steps_take_long_rests_and_nobody_else_does() {
         let others = begin.elapsed();
         place.turn().await;
         let rested = begin.elapsed();
-        assert!(rested >= long * (PART - 2), "its turn came after {rested:?}");
+        assert!(rested >= long * (MAX_SLOW_TIME_SHARE - 2), "its turn came after {rested:?}");
         assert!(others < rested, "another user waited {others:?}");
         // Root's time has no bound either.
         let root = users.enter(ROOT, true).unwrap();
@@ -114,11 +114,11 @@ fn a_user_whose_steps_take_long_rests_and_nobody_else_does() {
 }
 
 #[test]
-fn after_a_long_call_on_its_socket_a_users_calls_are_made_in_its_own_thread() {
+fn after_a_slow_call_a_users_calls_run_in_its_own_thread() {
     let users = Users::new(Bounds { all: 100, user: 100 });
     let busy = || {
         let begin = cpu_time();
-        while cpu_time() - begin < 2 * LONG {}
+        while cpu_time() - begin < 2 * SLOW_CALL_PERIOD {}
     };
     let (place, other) = (users.enter(1, false).unwrap(), users.enter(2, false).unwrap());
     let root = users.enter(ROOT, true).unwrap();

@@ -8,7 +8,7 @@
 //! *No zeroing for others*: pages go to the first caller, so another program may take the last
 //! zeroed ones between our look and our allocation, and the kernel would clear a dirty one on the
 //! daemon's account. The look is therefore taken anew for each [`STEP_BYTES`], which bounds the
-//! cost of a lost race. Dirty pages then stay a hole, which the client's own faults fill.
+//! cost of a lost race. Dirty pages then stay an unbacked part, which the client's own faults fill.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Fill {
         });
         filled.unwrap_or_else(|error| {
             if !error.is_no_space() {
-                tracing::warn!(%error, block = %self.block, "a loan stays a hole");
+                tracing::warn!(%error, block = %self.block, "a loan stays an unbacked part");
             }
             let there = self.file.allocated_bytes().unwrap_or_default();
             Bytes(there).whole_pages(self.domain.page_size)

@@ -10,11 +10,11 @@ use pins::Opened;
 use tokio::sync::oneshot;
 use units::{BlockId, Bytes, PageSize, Pages};
 
-use super::{Place, Returned, Seen, Store, lane_of};
+use super::{Place, Returned, Seen, Store, user_queue_of};
 use crate::base::error::{Error, Result};
-use crate::base::user_queues::{NOBODYS, event};
+use crate::base::user_queues::{UNLENT_NAMES, event};
 use crate::storage::proof::Proofs;
-use crate::storage::unmap_events::Watched;
+use crate::storage::unmap_events::WatchedBlocks;
 
 impl Store {
     /// Opens a block that is about to be lent, after a last proof that it is free. An open that was
@@ -44,21 +44,21 @@ impl Store {
     /// memory for. No process was given access to it since its last proof. Returns at once: a look
     /// takes 20 ms for 256 GiB of 2 MiB pages.
     pub(crate) fn look_at_report(&self, block: BlockId) -> Result<oneshot::Receiver<Seen>> {
-        let (tell, told) = oneshot::channel();
+        let (notify, reported) = oneshot::channel();
         let Some(file) = self.try_open(block)? else {
-            drop(tell.send((Reach::Shared, Pages::ZERO)));
-            return Ok(told);
+            drop(notify.send((Reach::Shared, Pages::ZERO)));
+            return Ok(reported);
         };
         let size = self.places.get(&block).ok_or(Error::NoFile(block))?.page_size;
         let proofs = self.proofs.clone();
-        self.lanes.submit(None, move || {
+        self.user_queues.submit(None, move || {
             let look = || -> Result<Seen> {
                 let reach = if file.is_private()? {
                     proofs.reach(block, &file, size)
                 } else {
                     Reach::Shared
                 };
-                proofs.note_lent(block, &file, size);
+                proofs.record_lent(block, &file, size);
                 Ok((reach, Bytes(file.allocated_bytes()?).whole_pages(size)))
             };
             let report = look().unwrap_or_else(|error| {
@@ -67,13 +67,13 @@ impl Store {
             });
             drop(file);
             // The worker may be gone.
-            drop(tell.send(report));
+            drop(notify.send(report));
         });
-        Ok(told)
+        Ok(reported)
     }
 
     /// The blocks that are watched.
-    pub(crate) fn watched(&self) -> &Watched {
+    pub(crate) fn watched(&self) -> &WatchedBlocks {
         &self.watched
     }
 
@@ -82,7 +82,7 @@ impl Store {
         self.watched.closed()
     }
 
-    /// Has it told when a description of a lent or lingering block goes, which the daemon has open
+    /// Has it told when a description of a lent or draining block goes, which the daemon has open
     /// by `file`, by its page tables, or since it was lent. Returns whether it was not told before:
     /// then a look is due.
     pub(crate) fn watch(&mut self, block: BlockId, file: Option<Arc<BlockFile>>) -> bool {
@@ -99,13 +99,14 @@ impl Store {
         self.watched.watch(block, (dir, state, name))
     }
 
-    /// Closes a description of a block that a borrower has or had, in its user's lane: that is an
+    /// Closes a description of a block that a borrower has or had, in its user's queue: that is an
     /// event on the file, and its watcher decides how many waiters it wakes.
     pub(crate) fn close(&self, block: BlockId, file: Arc<BlockFile>) {
         let Some(last) = Arc::into_inner(file) else { return };
         let place = self.places.get(&block);
-        let lane = place.map_or(NOBODYS, |at| lane_of(&at.name, at.page_size, at.state));
-        self.lanes.submit(lane, move || event(|| drop(last)));
+        let user_queue =
+            place.map_or(UNLENT_NAMES, |at| user_queue_of(&at.name, at.page_size, at.state));
+        self.user_queues.submit(user_queue, move || event(|| drop(last)));
     }
 
     /// Opens a block that is about to be lent, and held by its memory, for the daemon itself. At
@@ -129,7 +130,7 @@ impl Store {
         }
     }
 
-    /// The one description of the daemon's by which a lent or lingering block is looked at, if it
+    /// The one description of the daemon's by which a lent or draining block is looked at, if it
     /// has one.
     fn known(&self, block: BlockId) -> Option<Arc<BlockFile>> {
         let mapped = || self.tables.as_ref().and_then(|tables| tables.file_of(block));
@@ -137,13 +138,13 @@ impl Store {
     }
 
     /// The users of a lent block, its page tables made in advance apart. `None` if the daemon has
-    /// no description of it: to open one is for a lane.
-    pub(crate) fn opened_while_lent(&self, block: BlockId) -> Option<Opened> {
+    /// no description of it: to open one is for a user queue.
+    pub(crate) fn holders_while_lent(&self, block: BlockId) -> Option<Opened> {
         let size = self.places.get(&block)?.page_size;
         Some(self.proofs.opened(&*self.known(block)?, size))
     }
 
-    /// Has the user's lane open blocks of a loan, and find out whether another process has one of
+    /// Has the user's queue open blocks of a loan, and find out whether another process has one of
     /// them open. The answer names the first block. Does not wait; no-op while a look is under way.
     pub(crate) fn look_at_lent(&mut self, blocks: &[BlockId]) {
         let Some(first) = blocks.first().copied() else { return };
@@ -157,7 +158,7 @@ impl Store {
         let places = blocks.iter().filter_map(|block| self.places.get(block));
         let places: Vec<_> = places.map(|at| (at.state, at.name.clone())).collect();
         let (returned, proofs) = (self.returned.clone(), self.proofs.clone());
-        self.lanes.submit(lane_of(&name, size, state), move || {
+        self.user_queues.submit(user_queue_of(&name, size, state), move || {
             let is_open =
                 |(state, name): &(StateName, String)| match dir.open_block(state.as_str(), name) {
                     Ok(file) => proofs.opened(&file, size) == Opened::Open,
@@ -172,12 +173,12 @@ impl Store {
 
     /// Looks, beside all else, which ready blocks have a page with a memory error, and reports it
     /// as of returned blocks. By their names: they may be lent meanwhile.
-    pub(crate) fn look_for_errors(&self) {
+    pub(crate) fn check_memory_errors(&self) {
         let ready = self.places.iter().filter(|(_, place)| place.state == StateName::Ready);
         let ready: Vec<_> = ready.map(|(block, place)| (*block, place.clone())).collect();
         let (dirs, returned, proofs) =
             (self.dirs.clone(), self.returned.clone(), self.proofs.clone());
-        self.lanes.submit(None, move || {
+        self.user_queues.submit(None, move || {
             for (block, Place { page_size: size, state, name }) in ready {
                 let Some(dir) = dirs.get(&size) else { continue };
                 let Ok(file) = dir.name_block(state.as_str(), &name) else { continue };
@@ -190,9 +191,9 @@ impl Store {
         });
     }
 
-    /// Notes, in its user's lane, which pages a block has that was filled for its borrower, or that
-    /// an earlier daemon has lent. No-op where pins are not seen.
-    pub(crate) fn note_filled(&self, block: BlockId) {
+    /// Notes, in its user's queue, which pages a block has that was filled for its borrower, or
+    /// that an earlier daemon has lent. No-op where pins are not seen.
+    pub(crate) fn record_filled(&self, block: BlockId) {
         let Some(Place { page_size: size, state, name }) = self.places.get(&block).cloned() else {
             return;
         };
@@ -201,14 +202,14 @@ impl Store {
         }
         let Some(dir) = self.dirs.get(&size).map(Arc::clone) else { return };
         let proofs = self.proofs.clone();
-        self.lanes.submit(lane_of(&name, size, state), move || {
+        self.user_queues.submit(user_queue_of(&name, size, state), move || {
             if let Ok(file) = dir.open_block(state.as_str(), &name) {
-                proofs.note_lent(block, &file, size);
+                proofs.record_lent(block, &file, size);
             }
         });
     }
 
-    /// Has its user's lane take access to a returned block away, and then find out who still
+    /// Has its user's queue take access to a returned block away, and then find out who still
     /// reaches it. Does not wait; no-op while that is being done.
     ///
     /// Access by others goes first: a descriptor opened with `O_PATH` is invisible to the lease
@@ -224,7 +225,7 @@ impl Store {
         let (dir, returned, proofs) =
             (Arc::clone(self.dir(size)?), self.returned.clone(), self.proofs.clone());
         self.looked_at.insert(block);
-        self.lanes.submit(lane_of(&name, size, state), move || {
+        self.user_queues.submit(user_queue_of(&name, size, state), move || {
             // Not before: an `open` of a file on which its borrower has a lease may wait.
             let open = || dir.open_block(state.as_str(), &name).map(Arc::new);
             let look = |file: &Arc<BlockFile>| reach_after_loan((block, file), &proofs, size, lent);
@@ -247,7 +248,7 @@ impl Store {
         Ok(())
     }
 
-    /// A lane is done with a block.
+    /// A user queue is done with a block.
     pub(crate) fn looked(&mut self, block: BlockId) {
         self.looked_at.remove(&block);
     }

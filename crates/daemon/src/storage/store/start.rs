@@ -70,7 +70,7 @@ impl Store {
                     let place = Place { page_size, state, name };
                     self.places.insert(entry.block, place);
                     if state == StateName::Lent {
-                        self.note_filled(entry.block);
+                        self.record_filled(entry.block);
                     }
                 }
             }
@@ -87,7 +87,7 @@ impl Store {
             let there: u64 = there.sum::<linux::Result<u64>>()?;
             let known = self.places.values().filter(|place| place.page_size == *page_size);
             unknown += there.saturating_sub(known.count() as u64);
-            if !self.lanes.is_busy() {
+            if !self.user_queues.is_busy() {
                 // The files there are at rest.
                 unknown += dir.count(GONE)?;
             }
@@ -111,7 +111,7 @@ fn reach_of(
     match opened {
         Ok(file) if file.is_private()? => {
             let reach = proofs.reach(block, &file, size);
-            proofs.note_lent(block, &file, size);
+            proofs.record_lent(block, &file, size);
             Ok(reach)
         }
         Ok(_) => Ok(Reach::Shared),

@@ -8,12 +8,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 /// What the kernel said last.
 #[derive(Debug)]
-pub(super) struct Pressure {
+pub(super) struct PressureMeter {
     known: watch::Sender<Option<f64>>,
     reading: Option<JoinHandle<()>>,
 }
 
-impl Pressure {
+impl PressureMeter {
     pub(super) fn new() -> Self {
         Self { known: watch::Sender::new(None), reading: None }
     }
@@ -37,12 +37,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn pressure_of_a_call_is_what_was_read_for_the_one_before() {
+    async fn pressure_of_a_call_is_the_previous_reading() {
         let tree = testkit::tree(&[(
             "proc/pressure/cpu",
             "some avg10=42.50 avg60=0.00 avg300=0.00 total=1\n",
         )]);
-        let mut pressure = Pressure::new();
+        let mut pressure = PressureMeter::new();
         assert_eq!(pressure.percent(&tree.roots()), None, "nothing is waited for");
         while pressure.percent(&tree.roots()).is_none() {
             tokio::task::yield_now().await;

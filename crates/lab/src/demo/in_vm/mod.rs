@@ -31,7 +31,7 @@ const INIT: &[u8] = include_bytes!("init");
 /// Its pages are 320 MiB of this, and the archive is in it twice while the kernel unpacks it.
 const MEMORY_MIB: u64 = 768;
 /// Under emulation it takes a minute where nothing else runs.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// Where QEMU has its emulator as a module, which it loads by this path.
 const EMULATORS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so", "/usr/lib64/qemu/accel-tcg-x86_64.so"];
@@ -85,7 +85,7 @@ pub(super) fn run(
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(&archive);
-    let said = watch(&mut machine, TIMEOUT, &stop);
+    let said = watch(&mut machine, GUEST_TIMEOUT, &stop);
     let with_console = |why: &dyn Display| {
         let console = fs::read(&console).unwrap_or_default();
         let end = last_lines(&String::from_utf8_lossy(&console));

@@ -15,7 +15,7 @@ use std::{fs, io, time::Duration};
 use rustix::system::{RebootCommand, reboot};
 use vm_guest::{Event, PLAN, Plan, Setting};
 
-use crate::report::Report;
+use crate::report::GuestReport;
 
 fn main() {
     // Without /dev there is no channel to complain on; the console shows it.
@@ -23,7 +23,7 @@ fn main() {
         eprintln!("vm-init: {error}");
     }
     mounts::keep_a_cpuset();
-    match Report::open() {
+    match GuestReport::open() {
         Ok(mut report) => {
             let last = match carry_out(&mut report) {
                 Ok(()) => Event::Off,
@@ -42,9 +42,9 @@ fn main() {
     }
 }
 
-fn carry_out(report: &mut Report) -> io::Result<()> {
+fn carry_out(report: &mut GuestReport) -> io::Result<()> {
     report.send(&machine::booted()?);
-    let plan = fs::read(PLAN).map_err(|e| told(PLAN, &e))?;
+    let plan = fs::read(PLAN).map_err(|e| reported(PLAN, &e))?;
     let plan: Plan = serde_json::from_slice(&plan)?;
     for module in &plan.modules {
         program::load_module(module)?;
@@ -68,9 +68,9 @@ fn carry_out(report: &mut Report) -> io::Result<()> {
 
 fn make(setting: &Setting) -> io::Result<()> {
     fs::write(&setting.path, &setting.value)
-        .map_err(|e| told(&format!("write {} to {}", setting.value, setting.path), &e))?;
+        .map_err(|e| reported(&format!("write {} to {}", setting.value, setting.path), &e))?;
     if setting.verify {
-        let now = fs::read_to_string(&setting.path).map_err(|e| told(&setting.path, &e))?;
+        let now = fs::read_to_string(&setting.path).map_err(|e| reported(&setting.path, &e))?;
         if now.trim() != setting.value {
             let short = format!(
                 "{} is {} after writing {}: not enough memory on that node?",
@@ -84,6 +84,6 @@ fn make(setting: &Setting) -> io::Result<()> {
     Ok(())
 }
 
-fn told(what: &str, error: &io::Error) -> io::Error {
+fn reported(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }

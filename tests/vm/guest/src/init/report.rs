@@ -9,11 +9,11 @@ use std::{
 use rustix::termios::{OptionalActions, tcdrain, tcgetattr, tcsetattr};
 use vm_guest::{EVENTS, Event, MARK};
 
-pub(crate) struct Report {
+pub(crate) struct GuestReport {
     channel: File,
 }
 
-impl Report {
+impl GuestReport {
     pub(crate) fn open() -> io::Result<Self> {
         let channel = fs::OpenOptions::new().read(true).write(true).open(EVENTS)?;
         // Bytes as they are: no echo, no carriage returns.

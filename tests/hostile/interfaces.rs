@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::attack::{Attack, POOL, WORKERS};
 use crate::scene::{Got, Scene, call, error_of, message};
-use crate::socket::{MOST, as_many_as_can_be, ask_and_never_read, send_descriptors};
+use crate::socket::{MAX_FDS, as_many_as_can_be, ask_and_never_read, send_descriptors};
 use crate::stage::Stage;
 use crate::users::{AGENT_GROUP, User};
 use crate::victim::{Clock, Victim};
@@ -43,7 +43,7 @@ fn lend_and_return(daemon: &Daemon) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
     let done = AgentClient::connect(daemon.agent_socket()).and_then(|mut agent| {
         agent.lend(&request)?;
-        agent.give_back(request.name().expect("a name").clone())
+        agent.release(request.name().expect("a name").clone())
     });
     let took = clock.stop();
     done.map(|()| took).map_err(|error| format!("lend and return by name: {error}"))
@@ -145,8 +145,8 @@ fn confuse_names(scene: &mut Scene<'_>) -> Got {
         return Err(format!("a name of another user's loan was granted: {lent:?}"));
     }
     for one in alike {
-        agent.give_back(one.parse().expect("a name")).map_err(fail)?;
-        if agent.give_back(one.parse().expect("a name")).is_ok() {
+        agent.release(one.parse().expect("a name")).map_err(fail)?;
+        if agent.release(one.parse().expect("a name")).is_ok() {
             return Err(format!("{one} was returned twice"));
         }
     }
@@ -219,7 +219,7 @@ fn idle_agents(scene: &mut Scene<'_>) -> Got {
 fn half_agents(scene: &mut Scene<'_>) -> Got {
     as_many_as_can_be();
     let null = std::fs::File::open("/dev/null").expect("there is one");
-    let fds = vec![std::os::fd::AsFd::as_fd(&null); MOST];
+    let fds = vec![std::os::fd::AsFd::as_fd(&null); MAX_FDS];
     scene.set_up();
     while !scene.over() {
         let crowd: Vec<_> = (0..12).filter_map(|_| knock(scene).ok()).collect();
@@ -262,13 +262,13 @@ fn list_for_ever(scene: &mut Scene<'_>) -> Got {
         }
     }
     for one in &names {
-        agent.give_back(one.parse().expect("a name")).map_err(|error| error.to_string())?;
+        agent.release(one.parse().expect("a name")).map_err(|error| error.to_string())?;
     }
     Ok("256 loans a list".to_owned())
 }
 
 #[test]
-fn agents_get_errors_slow_nobody_down_and_leave_nothing() {
+fn agents_get_errors_delay_no_user_and_leave_nothing() {
     let Some(mut stage) = Stage::set(320, &config(300)) else { return };
     let stage = &mut stage;
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
@@ -310,7 +310,7 @@ fn call_what_is_others(scene: &mut Scene<'_>, may_drain: bool) -> Got {
     ];
     if !may_drain {
         calls.extend([("Drain", json!({ "on": true })), ("Drain", json!({ "on": false }))]);
-        calls.push(("GiveBack", json!({})));
+        calls.push(("Release", json!({})));
     }
     scene.set_up();
     let mut got = Vec::new();
@@ -328,7 +328,7 @@ fn call_what_is_others(scene: &mut Scene<'_>, may_drain: bool) -> Got {
     Ok(got.join(", "))
 }
 
-pub(crate) fn what_is_roots_is_refused_to_others(stage: &mut Stage) {
+pub(crate) fn root_only_calls_are_refused_to_others(stage: &mut Stage) {
     for user in [User::Stranger, User::Borrower, User::Zeroer] {
         let name = format!("revoke, holders, drain, new pools by a {}", user.name());
         let act = |scene: &mut Scene<'_>| call_what_is_others(scene, user == User::Zeroer);
@@ -362,8 +362,8 @@ fn configure_oddly(scene: &mut Scene<'_>) -> Got {
         }
     }
     for (method, parameters) in [
-        ("GiveBack", json!({ "node": u32::MAX, "pages": u64::MAX })),
-        ("GiveBack", json!({ "page_bytes": 3 })),
+        ("Release", json!({ "node": u32::MAX, "pages": u64::MAX })),
+        ("Release", json!({ "page_bytes": 3 })),
         ("TakeZeroing", json!({ "node": u32::MAX, "page_bytes": u64::MAX })),
         ("FinishZeroing", json!({ "job": u64::MAX, "pages_done": u64::MAX })),
     ] {
@@ -398,6 +398,6 @@ fn drain_and_fill(scene: &mut Scene<'_>) -> Got {
     last.map(|()| "what is ready given back".to_owned()).map_err(|error| error.to_string())
 }
 
-pub(crate) fn draining_on_and_off_costs_nobody_a_loan(stage: &mut Stage) {
+pub(crate) fn switching_drain_on_and_off_costs_no_loan(stage: &mut Stage) {
     Attack::new("draining on and off", User::Zeroer, drain_and_fill).run(stage);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero give-back`: ready and zeroable blocks return to the kernel's pool.
+//! `prezero release`: ready and zeroable blocks return to the kernel's pool.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use worker::PageLimit;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::{Daemon, Which};
+use crate::shared::{Daemon, WhichPages};
 
 /// Give ready and zeroable blocks back to the kernel's pool, for other programs
 ///
@@ -20,13 +20,13 @@ use crate::shared::{Daemon, Which};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  prezero give-back                      everything that is not lent
-  prezero give-back --page-size 1G 4     4 pages of 1 GiB")]
+  prezero release                      everything that is not lent
+  prezero release --page-size 1G 4     4 pages of 1 GiB")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    which: Which,
+    which: WhichPages,
     /// How many pages: a number, or `all`
     #[arg(value_name = "PAGES|all", default_value = "all", value_parser = pages)]
     pages: PageLimit,
@@ -42,17 +42,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
     let pages = args.pages.pages().map(Pages);
     let which = args.which.get();
-    let given = client.give_back(which.node(), which.page_size, pages)?;
-    args.form.print(&GivenBack { bytes: given.0 })?;
+    let given = client.release(which.node(), which.page_size, pages)?;
+    args.form.print(&Released { bytes: given.0 })?;
     Ok(Exit::Done)
 }
 
 #[derive(Debug, Serialize)]
-struct GivenBack {
+struct Released {
     bytes: u64,
 }
 
-impl Record for GivenBack {
+impl Record for Released {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "gave {} back to the kernel", Bytes(self.bytes))
     }

@@ -15,8 +15,9 @@
 //! more than others have added, the pool stays at the reduced size until a program adds pages
 //! again. Two programs that both set a size would otherwise take turns for ever.
 //!
-//! *Crashes.* A change is recorded before it begins ([`Sizing::record`]), and pages move one way at
-//! a time: so the size found afterwards says how far the change came ([`Sizing::resume`]).
+//! *Crashes.* A change is recorded before it begins ([`ResizePolicy::record`]), and pages move one
+//! way at a time: so the size found afterwards says how far the change came
+//! ([`ResizePolicy::resume`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,18 +26,18 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, PageSize, Pages};
 
 /// The first pause after a change that came to less than it was to.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_RETRY_PERIOD: Duration = Duration::from_secs(1);
 /// The longest one: memory that has become free is found within it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_RETRY_PERIOD: Duration = Duration::from_secs(60);
 /// The history of needs has this number of parts.
-const PARTS: u32 = 16;
+const NEED_PARTS: u32 = 16;
 /// Above this percentage of the last ten seconds with a task waiting for memory (PSI, *some*), the
 /// pool takes no more memory.
-const MOST_PRESSURE: f64 = 10.0;
+const MAX_PRESSURE: f64 = 10.0;
 
 /// How far the size may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ResizeLimits {
     /// The minimum in pages.
     pub min: Pages,
     /// ... and at most, by the daemon's own doing.
@@ -47,7 +48,7 @@ pub struct Limits {
 
 /// What there is of one kernel's pool, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct PoolCounts {
     /// A time that goes on across restarts.
     pub now: Duration,
     /// Its size, without surplus pages.
@@ -62,7 +63,7 @@ pub struct Seen {
 
 /// The next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Move {
+pub enum ResizeStep {
     /// Add this number of pages.
     Grow(Pages),
     /// Take this number of pages away.
@@ -79,11 +80,11 @@ struct Pause {
 }
 
 impl Pause {
-    fn note(&mut self, now: Duration, wanted: Pages, done: Pages) {
+    fn record(&mut self, now: Duration, wanted: Pages, done: Pages) {
         self.length = match () {
             () if done >= wanted => Duration::ZERO,
-            () if done > Pages::ZERO => FIRST_PAUSE,
-            () => (self.length * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+            () if done > Pages::ZERO => MIN_RETRY_PERIOD,
+            () => (self.length * 2).clamp(MIN_RETRY_PERIOD, MAX_RETRY_PERIOD),
         };
         self.until = now + self.length;
     }
@@ -91,7 +92,7 @@ impl Pause {
 
 /// The knowledge about the size of one kernel's pool. See the module's documentation.
 #[derive(Debug, Clone, Default)]
-pub struct Sizing {
+pub struct ResizePolicy {
     /// Pages that are there by our doing.
     ours: Pages,
     /// Its size when it was seen last, or changed here.
@@ -114,7 +115,7 @@ pub struct Sizing {
 /// What a restart must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Grown {
+pub struct ResizeRecord {
     /// Pages that were there by our doing.
     pub ours: Pages,
     /// What others had added.
@@ -125,30 +126,30 @@ pub struct Grown {
     pub to: Pages,
 }
 
-impl Sizing {
+impl ResizePolicy {
     /// Continues from an earlier daemon's last record.
     #[must_use]
-    pub fn resume(record: &Grown, total: Pages) -> Self {
-        let Grown { ours, added, from, to } = *record;
+    pub fn resume(record: &ResizeRecord, total: Pages) -> Self {
+        let ResizeRecord { ours, added, from, to } = *record;
         // The finished part of the running change; the rest was others.
         let came = total.clamp(from.min(to), from.max(to));
         let ours = (ours + came.saturating_sub(from)).saturating_sub(from.saturating_sub(came));
-        let mut sizing = Self { ours, added, last: Some(came), ..Self::default() };
-        sizing.note_others(total);
-        sizing.held = None;
-        sizing
+        let mut resize_policy = Self { ours, added, last: Some(came), ..Self::default() };
+        resize_policy.record_others(total);
+        resize_policy.held = None;
+        resize_policy
     }
 
     /// What a restart must know once `next` is begun.
     #[must_use]
-    pub fn record(&self, next: Move) -> Grown {
+    pub fn record(&self, next: ResizeStep) -> ResizeRecord {
         let from = self.last.unwrap_or_default();
         let to = match next {
-            Move::Grow(pages) => from + pages,
-            Move::Shrink(pages) => from.saturating_sub(pages),
-            Move::Wait(_) => from,
+            ResizeStep::Grow(pages) => from + pages,
+            ResizeStep::Shrink(pages) => from.saturating_sub(pages),
+            ResizeStep::Wait(_) => from,
         };
-        Grown { ours: self.ours, added: self.added, from, to }
+        ResizeRecord { ours: self.ours, added: self.added, from, to }
     }
 
     /// Pages that are there by our doing.
@@ -165,14 +166,14 @@ impl Sizing {
 
     /// Forgets that another program has taken pages away: the operator has configured the pool
     /// anew.
-    pub fn let_go(&mut self) {
+    pub fn lift_limit(&mut self) {
         self.held = None;
         (self.growth, self.shrinking) = (Pause::default(), Pause::default());
     }
 
     /// Records a refused loan that takes `pages` missing pages.
-    pub fn ask(&mut self, limits: &Limits, seen: &Seen, pages: Pages) {
-        self.forget_hopeless(limits, seen);
+    pub fn ask(&mut self, limits: &ResizeLimits, seen: &PoolCounts, pages: Pages) {
+        self.forget_impossible(limits, seen);
         // What can never be served takes the place of nothing that can.
         if pages <= self.room(limits, seen) {
             let (until, most) = self.asked.entry(pages.0.checked_ilog2()).or_default();
@@ -182,16 +183,16 @@ impl Sizing {
 
     /// Records a granted loan of `pages`. Requests of at most this size had room then: a request
     /// that comes between the last page added for it and the next look stops counting.
-    pub fn note_granted(&mut self, pages: Pages) {
+    pub fn record_granted(&mut self, pages: Pages) {
         self.asked.retain(|_, (_, asked)| *asked > pages);
     }
 
     /// Returns the next change.
-    pub fn next(&mut self, limits: &Limits, seen: &Seen) -> Move {
-        self.note_others(seen.total);
+    pub fn next(&mut self, limits: &ResizeLimits, seen: &PoolCounts) -> ResizeStep {
+        self.record_others(seen.total);
         let most = self.most(limits);
         let taken = seen.total.saturating_sub(seen.spare);
-        self.forget_hopeless(limits, seen);
+        self.forget_impossible(limits, seen);
         self.asked.retain(|_, (_, pages)| *pages > seen.spare);
         let asked = self.asked.values().map(|(_, pages)| *pages).max();
         let wanted = seen.wanted.max(asked.unwrap_or_default());
@@ -199,14 +200,14 @@ impl Sizing {
         if !seen.keeps {
             self.needs.clear();
         }
-        let lately = self.note_need(seen.now, needed, limits.idle);
+        let lately = self.record_need(seen.now, needed, limits.idle);
         let goal = needed.max(limits.min).min(most);
         if goal > seen.total {
             return match seen.now < self.growth.until {
-                true => Move::Wait(Some(self.growth.until)),
+                true => ResizeStep::Wait(Some(self.growth.until)),
                 false => {
                     self.grows_since = Some(seen.now);
-                    Move::Grow(goal.saturating_sub(seen.total))
+                    ResizeStep::Grow(goal.saturating_sub(seen.total))
                 }
             };
         }
@@ -216,31 +217,31 @@ impl Sizing {
         let unneeded = unneeded.min(seen.spare.saturating_sub(wanted)).min(self.ours);
         if unneeded > Pages::ZERO {
             return match seen.now < self.shrinking.until {
-                true => Move::Wait(Some(self.shrinking.until)),
-                false => Move::Shrink(unneeded),
+                true => ResizeStep::Wait(Some(self.shrinking.until)),
+                false => ResizeStep::Shrink(unneeded),
             };
         }
         let next = self.needs.front().map(|(from, _)| *from + limits.idle);
-        Move::Wait(next.filter(|_| self.ours > Pages::ZERO && lately > needed))
+        ResizeStep::Wait(next.filter(|_| self.ours > Pages::ZERO && lately > needed))
     }
 
     /// The change ended with this number of pages.
-    pub fn note_done(&mut self, now: Duration, begun: Move, done: Pages) {
+    pub fn record_done(&mut self, now: Duration, begun: ResizeStep, done: Pages) {
         let last = self.last.unwrap_or_default();
         match begun {
-            Move::Grow(wanted) => {
+            ResizeStep::Grow(wanted) => {
                 self.ours += done;
                 self.last = Some(last + done);
-                self.growth.note(now, wanted, done);
+                self.growth.record(now, wanted, done);
                 let since = self.grows_since.take().unwrap_or(now);
                 self.prolong(now.saturating_sub(since));
             }
-            Move::Shrink(wanted) => {
+            ResizeStep::Shrink(wanted) => {
                 self.ours = self.ours.saturating_sub(done);
                 self.last = Some(last.saturating_sub(done));
-                self.shrinking.note(now, wanted, done);
+                self.shrinking.record(now, wanted, done);
             }
-            Move::Wait(_) => {}
+            ResizeStep::Wait(_) => {}
         }
     }
 
@@ -251,26 +252,26 @@ impl Sizing {
     }
 
     /// So large it may become.
-    fn most(&self, limits: &Limits) -> Pages {
+    fn most(&self, limits: &ResizeLimits) -> Pages {
         self.held.map_or(limits.max, |held| held.min(limits.max))
     }
 
     /// The most pages that can be lent beside those in use.
-    fn room(&self, limits: &Limits, seen: &Seen) -> Pages {
+    fn room(&self, limits: &ResizeLimits, seen: &PoolCounts) -> Pages {
         self.most(limits).saturating_sub(seen.total.saturating_sub(seen.spare))
     }
 
     /// What can never be served is no reason to grow.
-    fn forget_hopeless(&mut self, limits: &Limits, seen: &Seen) {
+    fn forget_impossible(&mut self, limits: &ResizeLimits, seen: &PoolCounts) {
         let room = self.room(limits, seen);
         self.asked.retain(|_, (until, pages)| seen.now < *until && *pages <= room);
     }
 
-    fn note_others(&mut self, total: Pages) {
+    fn record_others(&mut self, total: Pages) {
         let last = self.last.replace(total).unwrap_or(total);
         if total > last {
             self.added += total.saturating_sub(last);
-            self.let_go();
+            self.lift_limit();
         }
         let taken = last.saturating_sub(total);
         let beyond = taken.saturating_sub(self.added);
@@ -282,13 +283,13 @@ impl Sizing {
     }
 
     /// Records the current need, and returns the largest within the time.
-    fn note_need(&mut self, now: Duration, needed: Pages, idle: Duration) -> Pages {
+    fn record_need(&mut self, now: Duration, needed: Pages, idle: Duration) -> Pages {
         while self.needs.front().is_some_and(|(from, _)| *from + idle <= now) {
             self.needs.pop_front();
         }
         // The last moment of its part: it counts a little longer than the time, and each part has
         // at most one entry.
-        let part = (idle / PARTS).as_millis().max(1);
+        let part = (idle / NEED_PARTS).as_millis().max(1);
         let parts = now.as_millis().div_ceil(part).saturating_mul(part);
         let end = Duration::from_millis(u64::try_from(parts).unwrap_or(u64::MAX));
         while self.needs.back().is_some_and(|(_, before)| *before <= needed) {
@@ -331,7 +332,7 @@ pub fn affordable(
     free: Bytes,
     memory: &MemoryLeft,
 ) -> Result<Pages, Scarce> {
-    if let Some(percent) = memory.pressure.filter(|percent| *percent > MOST_PRESSURE) {
+    if let Some(percent) = memory.pressure.filter(|percent| *percent > MAX_PRESSURE) {
         return Err(Scarce::Pressure(percent));
     }
     let spare = Bytes(memory.available.0.saturating_sub(free.0)).whole_pages(size);

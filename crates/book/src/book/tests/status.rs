@@ -10,24 +10,24 @@ use crate::book::Named;
 const HERE: Domain = Domain { node: Node(0), page_size: PAGE };
 
 #[test]
-fn a_loan_is_told_with_its_page_size_its_hole_and_what_its_files_grew_by() {
+fn loan_status_has_page_size_unbacked_and_grown_pages() {
     let mut book = book([pool(0, 2)]);
     make_ready(&mut book, key(0, 2), 1);
     book.has_free(Node(0), PAGE, Pages(4));
     let (loan, _) = lend(&mut book, &ask(4));
-    book.note_growth(loan.parts[0].block, Pages(5));
-    let told = &book.loans()[0];
+    book.record_growth(loan.parts[0].block, Pages(5));
+    let reported = &book.loans()[0];
     assert_eq!(
-        (told.page_size.bytes(), told.pages, told.grown_pages),
+        (reported.page_size.bytes(), reported.pages, reported.grown_pages),
         (PAGE.bytes(), Pages(4), Pages(3))
     );
-    assert_eq!((told.ready_pages, told.hole_pages), (Pages(2), Pages(2)));
+    assert_eq!((reported.ready_pages, reported.unbacked_pages), (Pages(2), Pages(2)));
     assert_eq!(book.held_by(Uid(1000)), bytes(7), "all of it counts");
     assert_eq!(book.accounts().collect::<Vec<_>>(), [Uid(1000)]);
 }
 
 #[test]
-fn who_holds_nothing_is_no_account() {
+fn user_without_holdings_has_no_account() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 2);
     let (mine, _) = lend(&mut book, &ask(1));
@@ -39,44 +39,44 @@ fn who_holds_nothing_is_no_account() {
 }
 
 #[test]
-fn lingering_pages_are_told_by_what_holds_them_in_their_own_pool() {
+fn draining_pages_are_counted_by_holder_in_their_own_pool() {
     let mut book = book([pool(0, 1), pool(0, 2)]);
     make_ready(&mut book, key(0, 1), 2);
     make_ready(&mut book, key(0, 2), 1);
     for (pages, reach) in [(1, Reach::Mapped), (1, Reach::Pinned), (2, Reach::Pinned)] {
         let (loan, _) = lend(&mut book, &ask_one_file(pages));
         book.end_lease(loan.lease);
-        book.settle(loan.parts[0].block, reach, 100).expect("it lingers");
+        book.settle(loan.parts[0].block, reach, 100).expect("it is draining");
     }
-    let told = |pages| {
+    let reported = |pages| {
         let status = book.pool_status(key(0, pages), &Counts::default()).expect("a pool");
-        (status.lingering_pages.0, status.mapped_pages.0, status.pinned_pages.0)
+        (status.draining_pages.0, status.mapped_pages.0, status.pinned_pages.0)
     };
-    assert_eq!((told(1), told(2)), ((2, 1, 1), (2, 0, 2)));
+    assert_eq!((reported(1), reported(2)), ((2, 1, 1), (2, 0, 2)));
 }
 
 #[test]
-fn only_lent_blocks_of_that_domain_with_missing_pages_are_holes() {
+fn only_lent_blocks_with_missing_pages_are_unbacked() {
     let mut book = book([pool(0, 1), pool(1, 1)]);
     make_ready(&mut book, key(0, 1), 1);
     lend(&mut book, &ask(1).on(0));
-    assert_eq!(book.holes(key(0, 1).domain()).count(), 0, "all of it is there");
+    assert_eq!(book.unbacked(key(0, 1).domain()).count(), 0, "all of it is there");
     book.has_free(Node(1), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &ask(2).on(1));
-    assert_eq!(book.holes(key(0, 1).domain()).count(), 0, "on another node");
-    let holes: Vec<_> = book.holes(key(1, 1).domain()).map(|block| block.id()).collect();
-    assert_eq!(holes, loan.parts.iter().map(|part| part.block).collect::<Vec<_>>());
+    assert_eq!(book.unbacked(key(0, 1).domain()).count(), 0, "on another node");
+    let unbacked: Vec<_> = book.unbacked(key(1, 1).domain()).map(|block| block.id()).collect();
+    assert_eq!(unbacked, loan.parts.iter().map(|part| part.block).collect::<Vec<_>>());
 }
 
 #[test]
-fn agents_are_told_of_each_domain_by_itself() {
+fn agents_see_each_domain_by_itself() {
     let mut book = book([pool(0, 1), pool(1, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     book.has_free(Node(1), PAGE, Pages(5));
     let supplies = book.supply_by_domain();
-    let told: Vec<_> =
+    let reported: Vec<_> =
         supplies.iter().map(|of| (of.node.0, of.total_bytes, of.ready_bytes)).collect();
-    assert_eq!(told, [(0, bytes(3), bytes(3)), (1, bytes(5), Bytes(0))]);
+    assert_eq!(reported, [(0, bytes(3), bytes(3)), (1, bytes(5), Bytes(0))]);
 }
 
 #[test]
@@ -96,28 +96,28 @@ fn a_scope_may_hold_all_of_its_quota_and_not_a_byte_more() {
 }
 
 #[test]
-fn what_a_worker_went_on_with_is_counted_once() {
+fn resumed_work_of_a_worker_is_counted_once() {
     let mut book = book([pool(0, 4)]);
     for done in [1, 3, 4] {
         book.has_free(Node(0), PAGE, Pages(4));
-        let (order, _) = book.take_zeroing(Who::User, None, None).expect("not all is zeroed");
+        let (order, _) = book.take_zeroing(Requester::User, None, None).expect("not all is zeroed");
         book.finish_zeroing(order.job, Pages(done), Reach::Sole).expect("a legal move");
         assert_eq!(book.counters().zeroed_bytes, bytes(done));
     }
 }
 
 #[test]
-fn a_loan_is_told_with_who_has_it_and_where() {
+fn loan_status_has_borrower_and_nodes() {
     let mut book = book([pool(0, 2), pool(1, 2)]);
     make_ready(&mut book, key(0, 2), 1);
     make_ready(&mut book, key(1, 2), 1);
     let both = Asked { uid: Uid(7), account: Uid(8), ..ask(4).kept("guest", 60) };
     let (loan, _) = lend(&mut book, &both);
-    let told = book.loans();
-    let [told] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((told.lease, told.uid, told.account), (loan.lease, Uid(7), Uid(8)));
+    let reported = book.loans();
+    let [reported] = &reported[..] else { panic!("{reported:?}") };
+    assert_eq!((reported.lease, reported.uid, reported.account), (loan.lease, Uid(7), Uid(8)));
     assert_eq!(
-        (told.owner.as_deref(), told.nodes.as_slice()),
+        (reported.owner.as_deref(), reported.nodes.as_slice()),
         (Some("guest"), &[Node(0), Node(1)][..])
     );
     assert!(book.has_lease(loan.lease));
@@ -126,30 +126,31 @@ fn a_loan_is_told_with_who_has_it_and_where() {
 }
 
 #[test]
-fn what_is_kept_can_grow_no_more() {
+fn kept_block_cannot_grow() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 3);
     let growable =
         |book: &Book| -> BTreeSet<_> { book.growable(Uid(1000)).map(Block::id).collect() };
     let (kept, _) = lend(&mut book, &ask(1).kept("guest", 60));
     let (lent, _) = lend(&mut book, &ask(1));
-    let (lingering, _) = lend(&mut book, &ask(1));
-    let [kept, lent, lingering] =
-        [kept, lent, lingering].map(|loan| (loan.lease, loan.parts[0].block));
-    assert_eq!(growable(&book), [kept.1, lent.1, lingering.1].into());
-    book.end_lease(lingering.0);
+    let (draining, _) = lend(&mut book, &ask(1));
+    let [kept, lent, draining] =
+        [kept, lent, draining].map(|loan| (loan.lease, loan.parts[0].block));
+    assert_eq!(growable(&book), [kept.1, lent.1, draining.1].into());
+    book.end_lease(draining.0);
     book.end_lease(kept.0);
-    book.settle(kept.1, Reach::Sole, 100).expect("it lingers");
-    assert_eq!(growable(&book), [lent.1, lingering.1].into());
+    book.settle(kept.1, Reach::Sole, 100).expect("it is draining");
+    assert_eq!(growable(&book), [lent.1, draining.1].into());
 }
 
 #[test]
-fn a_block_whose_file_is_lost_is_nobodys_and_others_stay() {
+fn block_with_a_lost_file_has_no_holder_and_others_stay() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 2);
     book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &ask(2));
-    let jobs = [0, 1].map(|_| book.take_zeroing(Who::User, None, None).expect("pages are free").0);
+    let jobs =
+        [0, 1].map(|_| book.take_zeroing(Requester::User, None, None).expect("pages are free").0);
     let [lost, left] = [0, 1].map(|nth| loan.parts[nth].block);
     let zeroed = jobs[0].block().expect("a job on a block");
     book.forget(lost);
@@ -160,12 +161,12 @@ fn a_block_whose_file_is_lost_is_nobodys_and_others_stay() {
 }
 
 #[test]
-fn a_pool_that_recycles_as_is_best_does_so_in_place_where_pins_are_seen() {
+fn auto_recycling_is_in_place_where_pins_are_visible() {
     use crate::config::Recycle;
     let as_is_best = PoolConfig { recycle: Recycle::Auto, ..pool(0, 1) };
     let large = PoolKey { page_size: PageSize::GIB_1, ..key(1, 1) };
-    let told_so = PoolConfig { recycle: Recycle::InPlace, ..PoolConfig::new(large) };
-    let mut book = book([as_is_best, told_so]);
+    let configured = PoolConfig { recycle: Recycle::InPlace, ..PoolConfig::new(large) };
+    let mut book = book([as_is_best, configured]);
     let recycles = |book: &Book| {
         [key(0, 1), large]
             .map(|key| book.pool_status(key, &Counts::default()).expect("a pool").recycle)
@@ -180,7 +181,7 @@ fn a_pool_that_recycles_as_is_best_does_so_in_place_where_pins_are_seen() {
 }
 
 #[test]
-fn pools_that_are_filled_are_told_with_how_far_they_are() {
+fn filling_pools_are_listed_with_their_progress() {
     let refilled = |node, low, high| PoolConfig {
         ready_low: Some(Pages(low)),
         ready_high: Pages(high),
@@ -197,7 +198,7 @@ fn pools_that_are_filled_are_told_with_how_far_they_are() {
     assert_eq!(book.filling(), [(key(0, 1), (Pages(1), Pages(4)))].into());
     // A worker that has all that is left is wanted until it is done.
     book.has_free(Node(0), PAGE, Pages(1));
-    book.take_zeroing(Who::Background, Some(Node(0)), None).expect("a page is free");
+    book.take_zeroing(Requester::Background, Some(Node(0)), None).expect("a page is free");
     assert_eq!(book.wanted_workers(1), 1, "one is at work");
     let full = make_ready(&mut book, key(0, 1), 3).len();
     assert_eq!((full, book.wanted_workers(1)), (3, 0));
@@ -205,21 +206,22 @@ fn pools_that_are_filled_are_told_with_how_far_they_are() {
 }
 
 #[test]
-fn agents_are_told_all_of_a_pool_of_several_sizes() {
+fn agents_see_all_of_a_pool_of_several_sizes() {
     let config = PoolConfig { ready_high: Pages(16), ..PoolConfig::new(PoolKey::mixed(HERE)) };
     let mut book = book([config]);
     book.has_free(Node(0), PAGE, Pages(20));
     while book.wanted_workers(1) > 0 {
-        let (order, _) = book.take_zeroing(Who::Background, None, None).expect("it is wanted");
+        let (order, _) =
+            book.take_zeroing(Requester::Background, None, None).expect("it is wanted");
         let all = order.pool.pages_per_block;
         book.finish_zeroing(order.job, all, Reach::Sole).expect("a legal move");
     }
-    let told = &book.supply_by_domain()[0];
-    assert_eq!((told.ready_bytes, told.total_bytes), (bytes(16), bytes(20)));
+    let reported = &book.supply_by_domain()[0];
+    assert_eq!((reported.ready_bytes, reported.total_bytes), (bytes(16), bytes(20)));
 }
 
 #[test]
-fn agents_are_told_how_much_of_their_domain_is_lent_by_name() {
+fn agents_see_how_much_of_their_domain_is_lent_by_name() {
     let mut book = book([pool(0, 1), pool(1, 1)]);
     make_ready(&mut book, key(0, 1), 2);
     make_ready(&mut book, key(1, 1), 1);
@@ -230,14 +232,14 @@ fn agents_are_told_how_much_of_their_domain_is_lent_by_name() {
             book.hold_by_name(loan.lease);
         }
     }
-    let told = book.supply_by_domain();
-    let named: Vec<_> = told.iter().map(|of| (of.node.0, of.named_bytes)).collect();
+    let reported = book.supply_by_domain();
+    let named: Vec<_> = reported.iter().map(|of| (of.node.0, of.named_bytes)).collect();
     let why = "one is not held by its name yet, and takes its page all the same";
     assert_eq!(named, [(0, bytes(2)), (1, bytes(1))], "{why}");
 }
 
 #[test]
-fn loans_are_counted_by_what_was_ready_and_what_was_kept() {
+fn loans_are_counted_by_ready_and_kept_bytes() {
     let mut book = book([pool(0, 1)]);
     make_ready(&mut book, key(0, 1), 2);
     book.has_free(Node(0), PAGE, Pages(9));
@@ -251,14 +253,14 @@ fn loans_are_counted_by_what_was_ready_and_what_was_kept() {
     let counters = book.counters();
     assert_eq!((counters.loans, counters.kept_loans), (3, 1));
     // Kept content is left alone, early and late.
-    assert_eq!((counters.hit_bytes, counters.miss_bytes), (bytes(2), bytes(2)));
+    assert_eq!((counters.lent_ready_bytes, counters.lent_unbacked_bytes), (bytes(2), bytes(2)));
 }
 
 #[test]
 fn each_job_and_each_loan_has_a_number_of_its_own() {
     let mut book = book([pool(0, 1)]);
     book.has_free(Node(0), PAGE, Pages(9));
-    let jobs = [0; 3].map(|_| book.take_zeroing(Who::User, None, None).expect("free").0.job);
+    let jobs = [0; 3].map(|_| book.take_zeroing(Requester::User, None, None).expect("free").0.job);
     let mine = ask(1).kept("guest", 60);
     let mut leases = Vec::new();
     for _ in 0..3 {

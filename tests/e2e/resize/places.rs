@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use client::{LendRequest, Loan};
 use linux::{Roots, hugetlb, numa};
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
@@ -15,7 +15,7 @@ use super::{total, wait_for_total};
 
 /// Waits until a loan that was refused is served.
 fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
         match daemon.client().lend(request) {
             Ok(loan) => return loan,
@@ -31,8 +31,8 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
 #[test]
 fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     const PAGE: Page = Page::Gib1;
-    if std::env::var_os("PREZERO_TEST_NOBODY_ELSE").is_none() {
-        testkit::skip_for_ever("whether 1 GiB is in one piece is up to others here");
+    if std::env::var_os("PREZERO_TEST_EXCLUSIVE").is_none() {
+        testkit::skip_always("whether 1 GiB is in one piece is up to others here");
         return;
     }
     let there = || total(PAGE, 0);
@@ -41,7 +41,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     let before = there() - 1;
     hugetlb::set_total(&Roots::default(), PAGE.size(), Some(Node(0)), before).expect("root");
     let max = before + 1;
-    let config = PAGE.pool(&format!("reserve_max = {max}\nreserve_idle = \"1s\""));
+    let config = PAGE.pool(&format!("size_max = {max}\nsize_idle = \"1s\""));
     let daemon = Daemon::start_with(Some(guard), &config, &[]);
     daemon.client().lend(&LendRequest::new(PAGE.times(1))).expect_err("there is none");
     wait_for_total(&daemon, PAGE, 0, max);
@@ -52,12 +52,12 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     drop(loan);
     wait_for_total(&daemon, PAGE, 0, before);
     daemon.wait_for("taken away again", |pool| {
-        pool.elastic
+        pool.resize
             .as_ref()
-            .is_some_and(|e| (e.total_pages, e.grown_pages) == (Pages(before), Pages(0)))
+            .is_some_and(|e| (e.total_pages, e.added_pages) == (Pages(before), Pages(0)))
     });
     // The ready target is reached again, and the pages are gone after a drain.
-    let ready = format!("ready_high = 1\nreserve_max = {max}\nreserve_idle = \"1s\"");
+    let ready = format!("ready_high = 1\nsize_max = {max}\nsize_idle = \"1s\"");
     daemon.write_config(&PAGE.pool(&ready));
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(1));
@@ -70,7 +70,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
 fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     const PAGE: Page = Page::Mib2;
     if numa::nodes(&Roots::default()).expect("a machine has nodes").len() < 2 {
-        testkit::skip_for_ever("this machine has one NUMA node");
+        testkit::skip_always("this machine has one NUMA node");
         return None;
     }
     let none = [0, 1].map(|node| (PAGE.size(), Some(Node(node)), 0));
@@ -78,7 +78,7 @@ fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     let before = [0, 1].map(|node| total(PAGE, node));
     let pool = |node: usize| {
         let (max, fields) = (before[node] + 40, fields[node]);
-        let common = format!("node = {node}\nreserve_max = {max}\nreserve_idle = \"1s\"\n{fields}");
+        let common = format!("node = {node}\nsize_max = {max}\nsize_idle = \"1s\"\n{fields}");
         PAGE.pool(&common)
     };
     let config = format!("{}{}", pool(0), pool(1));
@@ -86,7 +86,7 @@ fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
 }
 
 #[test]
-fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
+fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     const PAGE: Page = Page::Mib2;
     let Some((daemon, before)) = two_nodes(["ready_high = 4", "ready_high = 6"]) else { return };
     daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == Pages(4));
@@ -108,7 +108,7 @@ fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
     assert_eq!(total(PAGE, 0), before[0] + 4);
     for (node, pages) in [(0, 4), (1, 6)] {
         daemon.wait_for_on(node, "so large by the daemon's doing", |pool| {
-            pool.elastic.as_ref().is_some_and(|elastic| elastic.grown_pages == Pages(pages))
+            pool.resize.as_ref().is_some_and(|resize| resize.added_pages == Pages(pages))
         });
     }
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
@@ -119,14 +119,14 @@ fn each_nodes_pool_of_the_kernels_grows_and_shrinks_by_its_own_demand() {
 #[test]
 fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     const PAGE: Page = Page::Mib2;
-    let short = "ready_high = 4\nreserve_free = \"1T\"";
+    let short = "ready_high = 4\nsize_free = \"1T\"";
     let Some((daemon, before)) = two_nodes(["ready_high = 4", short]) else { return };
     daemon.wait_for_on(0, "filled", |pool| pool.ready_pages == Pages(4));
     daemon.wait_for_log("the kernel's pool is smaller than it is wanted");
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1]]);
     let why = |node| {
-        let pool = daemon.wait_for_on(node, "elastic", |pool| pool.elastic.is_some());
-        pool.elastic.and_then(|elastic| elastic.short_because)
+        let pool = daemon.wait_for_on(node, "resize", |pool| pool.resize.is_some());
+        pool.resize.and_then(|resize| resize.short_because)
     };
     assert_eq!(why(0), None);
     assert!(why(1).expect("a reason").contains("of memory are available"));

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use client::LendRequest;
 use linux::{BlockFile, Mapping, Roots, hugetlb};
 use nix::sys::signal::Signal;
-use prezero_tests::daemon::PATIENCE;
+use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
 use units::{Node, Pages};
-use wire::ElasticStatus;
+use wire::ResizeStatus;
 
 mod places;
 
 const PAGE: Page = Page::Mib2;
 /// Longer than what the tests' pools keep pages for, and what a look takes.
-const AFTER_IDLE: Duration = Duration::from_millis(1600);
+const IDLE_PERIOD: Duration = Duration::from_millis(1600);
 
 /// The size of the kernel's pool.
 fn total(page: Page, node: u32) -> u64 {
@@ -39,18 +39,16 @@ fn start(most: u64, least: u64, fields: &str) -> Option<(Daemon, u64)> {
 
 fn config(before: u64, most: u64, least: u64, fields: &str) -> String {
     let (most, least) = (before + most, if least == 0 { 0 } else { before + least });
-    PAGE.pool(&format!(
-        "reserve_max = {most}\nreserve_min = {least}\nreserve_idle = \"1s\"\n{fields}"
-    ))
+    PAGE.pool(&format!("size_max = {most}\nsize_min = {least}\nsize_idle = \"1s\"\n{fields}"))
 }
 
-fn elastic(daemon: &Daemon) -> ElasticStatus {
-    daemon.pool().elastic.expect("its pool is elastic")
+fn resize(daemon: &Daemon) -> ResizeStatus {
+    daemon.pool().resize.expect("its pool is resizable")
 }
 
 /// Waits until the kernel's pool has that size.
 fn wait_for_total(daemon: &Daemon, page: Page, node: u32, pages: u64) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while total(page, node) != pages {
         let (now, pool) = (total(page, node), daemon.status().pools);
         assert!(Instant::now() < deadline, "{now}, never {pages}: {pool:?}\n{}", daemon.log());
@@ -60,7 +58,7 @@ fn wait_for_total(daemon: &Daemon, page: Page, node: u32, pages: u64) {
 
 /// Sees that the kernel's pool keeps that size for longer than unneeded pages are kept.
 fn stays(pages: u64) {
-    let end = Instant::now() + AFTER_IDLE;
+    let end = Instant::now() + IDLE_PERIOD;
     while Instant::now() < end {
         assert_eq!(total(PAGE, 0), pages);
         std::thread::sleep(Duration::from_millis(5));
@@ -68,7 +66,7 @@ fn stays(pages: u64) {
 }
 
 #[test]
-fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_needs_it() {
+fn kernels_pool_grows_with_demand_to_its_bound_and_shrinks_idle() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     assert_eq!(total(PAGE, 0), before + 8);
@@ -78,7 +76,7 @@ fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_ne
     // A loan that is refused is a demand, too: it is served when it comes again.
     let request = LendRequest::new(PAGE.times(30));
     daemon.client().lend(&request).expect_err("there are 8 pages");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let large = loop {
         if let Ok(large) = daemon.client().lend(&request) {
             break large;
@@ -89,9 +87,9 @@ fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_ne
     daemon.client().lend(&request).expect_err("that would be 68 pages");
     wait_for_total(&daemon, PAGE, 0, before + 40);
     stays(before + 40);
-    let status = elastic(&daemon);
+    let status = resize(&daemon);
     assert_eq!((status.max_pages, status.total_pages), (Pages(before + 40), Pages(before + 40)));
-    assert_eq!(status.grown_pages, Pages(40));
+    assert_eq!(status.added_pages, Pages(40));
     let returned = Instant::now();
     drop((loan, large));
     wait_for_total(&daemon, PAGE, 0, before + 8);
@@ -105,14 +103,14 @@ fn the_kernels_pool_grows_with_demand_up_to_its_bound_and_shrinks_when_nobody_ne
 }
 
 #[test]
-fn a_pool_of_all_sizes_of_blocks_gets_what_it_needs_of_the_kernel() {
+fn mixed_pool_gets_its_shortage_from_the_kernel() {
     let Some((daemon, before)) = start(1024, 0, "ready = \"512M\"") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(256));
     let loan = daemon.lend(PAGE, 128);
     daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(256));
     drop(loan);
-    daemon.wait_for("returned", |pool| pool.lent_pages + pool.lingering_pages == Pages(0));
-    let deadline = Instant::now() + PATIENCE;
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     // What large blocks need beside them stays.
     while total(PAGE, 0) > before + 256 + 32 {
         assert!(Instant::now() < deadline, "{:?}\n{}", daemon.pool(), daemon.log());
@@ -122,7 +120,7 @@ fn a_pool_of_all_sizes_of_blocks_gets_what_it_needs_of_the_kernel() {
 }
 
 #[test]
-fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
+fn kernels_pool_keeps_its_minimum_size() {
     let Some((daemon, before)) = start(20, 6, "") else { return };
     wait_for_total(&daemon, PAGE, 0, before + 6);
     // The daemon looks each 20 ms at most.
@@ -136,18 +134,18 @@ fn the_kernels_pool_has_its_least_size_whatever_is_needed() {
 }
 
 #[test]
-fn what_an_operator_writes_is_respected_and_not_fought() {
+fn operators_writes_are_respected_and_not_fought() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     // Added pages stay.
     set_total(before + 13);
     stays(before + 13);
-    assert_eq!(elastic(&daemon).grown_pages, Pages(8));
+    assert_eq!(resize(&daemon).added_pages, Pages(8));
     // Pages that were taken away are not added again, whatever the need. The blocks have their
     // pages: those are surplus now.
     set_total(before + 2);
     daemon.wait_for("held", |pool| {
-        pool.elastic.as_ref().is_some_and(|elastic| elastic.held_pages == Some(Pages(before + 2)))
+        pool.resize.as_ref().is_some_and(|resize| resize.held_pages == Some(Pages(before + 2)))
     });
     let loan = daemon.lend(PAGE, 8);
     stays(before + 2);
@@ -176,27 +174,27 @@ fn pages_that_others_were_promised_are_not_taken_away() {
 }
 
 #[test]
-fn memory_that_is_to_stay_free_ends_growth_and_a_reload_lets_it_go_on() {
-    let fields = "ready_high = 8\nreserve_free = \"1T\"";
+fn memory_left_free_ends_growth_until_a_reload() {
+    let fields = "ready_high = 8\nsize_free = \"1T\"";
     let Some((daemon, before)) = start(40, 0, fields) else { return };
     daemon.wait_for_log("the kernel's pool is smaller than it is wanted");
     stays(before);
-    let why = elastic(&daemon).short_because.expect("a reason");
+    let why = resize(&daemon).short_because.expect("a reason");
     assert!(why.contains("of memory are available"), "{why}");
     let output = daemon.command(&["status"]).output().expect("prezero runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("of memory are available"), "{text}");
     let lines = daemon.log().matches("the kernel's pool is smaller than it is wanted").count();
     assert_eq!(lines, 1, "{}", daemon.log());
-    daemon.write_config(&config(before, 40, 0, "ready_high = 8\nreserve_free = \"1G\""));
+    daemon.write_config(&config(before, 40, 0, "ready_high = 8\nsize_free = \"1G\""));
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     assert_eq!(total(PAGE, 0), before + 8);
-    assert_eq!(elastic(&daemon).short_because, None);
+    assert_eq!(resize(&daemon).short_because, None);
 }
 
 #[test]
-fn a_stop_leaves_the_pool_as_it_is_and_draining_takes_back_what_was_added() {
+fn stop_leaves_the_pool_and_drain_takes_back_added_pages() {
     let Some((mut daemon, before)) = start(40, 3, "ready_high = 8") else { return };
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(8));
     daemon.terminate();
@@ -204,7 +202,7 @@ fn a_stop_leaves_the_pool_as_it_is_and_draining_takes_back_what_was_added() {
     daemon.launch();
     assert_eq!((daemon.pool().ready_pages, total(PAGE, 0)), (Pages(8), before + 8));
     daemon
-        .wait_for("known", |pool| pool.elastic.as_ref().is_some_and(|e| e.grown_pages == Pages(8)));
+        .wait_for("known", |pool| pool.resize.as_ref().is_some_and(|e| e.added_pages == Pages(8)));
     let drained = Instant::now();
     assert!(daemon.command(&["drain"]).output().expect("prezero runs").status.success());
     wait_for_total(&daemon, PAGE, 0, before + 3);
@@ -243,7 +241,7 @@ fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
 }
 
 #[test]
-fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_added() {
+fn daemon_killed_while_resizing_knows_later_what_it_added() {
     // Two steps and a half of 128 MiB; idle workers zero them beside all other work.
     let fields = "ready_high = 160\npages_per_block = 4";
     let Some((mut daemon, before)) = start(200, 0, fields) else { return };
@@ -272,9 +270,9 @@ fn a_daemon_killed_while_it_changes_the_kernels_pool_knows_later_what_it_has_add
 #[test]
 fn keys_that_cannot_be_are_refused_by_a_check() {
     for (fields, parts) in [
-        ("ready=2G,reserve_max=1G", &["reserve_max 1G", "2G"][..]),
-        ("reserve_min=1G", &["reserve_min", "add it"]),
-        ("reserve_max=1G,reserve_idle=0s", &["reserve_idle 0s"]),
+        ("ready=2G,size_max=1G", &["size_max 1G", "2G"][..]),
+        ("size_min=1G", &["size_min", "add it"]),
+        ("size_max=1G,size_idle=0s", &["size_idle 0s"]),
     ] {
         let pool = format!("page_size=2M,{fields}");
         let check = std::process::Command::new(prezero_tests::daemon::binary())
@@ -286,7 +284,7 @@ fn keys_that_cannot_be_are_refused_by_a_check() {
         assert!(parts.iter().all(|part| error.contains(part)), "{fields}: {error}");
     }
     let plain = std::process::Command::new(prezero_tests::daemon::binary())
-        .args(["serve", "--check", "--plain", "--pool", "page_size=2M,reserve_max=1G"])
+        .args(["serve", "--check", "--plain", "--pool", "page_size=2M,size_max=1G"])
         .output()
         .expect("prezero runs");
     let error = String::from_utf8_lossy(&plain.stderr).into_owned();

@@ -4,36 +4,36 @@
 use std::time::{Duration, Instant};
 
 use linux::Mapping;
-use linux::closings::{Closed, Closings};
+use linux::unmap_events::{UnmapEvent, UnmapEvents};
 use testkit::child::fork;
 
 use crate::memory::Memory;
 
-fn wait(closings: &Closings) -> Vec<Closed> {
+fn wait(unmap_events: &UnmapEvents) -> Vec<UnmapEvent> {
     let begun = Instant::now();
     loop {
-        let told = closings.read().unwrap();
-        if !told.is_empty() || begun.elapsed() > Duration::from_secs(10) {
-            return told;
+        let reported = unmap_events.read().unwrap();
+        if !reported.is_empty() || begun.elapsed() > Duration::from_secs(10) {
+            return reported;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn the_last_mappings_end_is_told_and_a_descriptors_is_not() {
+fn last_unmap_is_an_event_and_a_descriptors_end_is_not() {
     Memory::each(1, |memory| {
         drop(memory.block("a", 1));
-        let closings = Closings::new().unwrap();
-        let watch = closings.watch(&memory.dir, "ready", "a").unwrap();
-        assert_eq!(closings.read().unwrap(), []);
+        let unmap_events = UnmapEvents::new().unwrap();
+        let watch = unmap_events.watch(&memory.dir, "ready", "a").unwrap();
+        assert_eq!(unmap_events.read().unwrap(), []);
         let file = memory.dir.open_block("ready", "a").unwrap();
         let bytes = file.len().unwrap();
         let mapping = Mapping::map(&file, bytes, memory.page).unwrap();
         drop(file);
-        assert_eq!(closings.read().unwrap(), [], "the mapping has the description still");
+        assert_eq!(unmap_events.read().unwrap(), [], "the mapping has the description still");
         drop(mapping);
-        assert_eq!(wait(&closings), [Closed::One(watch)]);
+        assert_eq!(wait(&unmap_events), [UnmapEvent::One(watch)]);
 
         memory.dir.rename("a", "ready", "b", "lent").unwrap();
         let holder = fork(|ready| {
@@ -44,33 +44,37 @@ fn the_last_mappings_end_is_told_and_a_descriptors_is_not() {
             ready.hold()
         });
         holder.wait_ready();
-        assert_eq!(closings.read().unwrap(), []);
+        assert_eq!(unmap_events.read().unwrap(), []);
         holder.kill();
-        assert_eq!(wait(&closings), [Closed::One(watch)], "of a killed process, wherever it lies");
-        closings.forget(watch);
-        assert_eq!(wait(&closings), [Closed::Gone(watch)]);
+        assert_eq!(
+            wait(&unmap_events),
+            [UnmapEvent::One(watch)],
+            "of a killed process, wherever it lies"
+        );
+        unmap_events.forget(watch);
+        assert_eq!(wait(&unmap_events), [UnmapEvent::Gone(watch)]);
     });
 }
 
 #[test]
-fn events_that_are_lost_are_told_once() {
+fn lost_events_are_reported_once() {
     let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let most: usize = most.trim().parse().unwrap();
     Memory::each(2, |memory| {
-        let closings = Closings::new().unwrap();
+        let unmap_events = UnmapEvents::new().unwrap();
         for name in ["a", "b"] {
             drop(memory.block(name, 1));
-            closings.watch(&memory.dir, "ready", name).unwrap();
+            unmap_events.watch(&memory.dir, "ready", name).unwrap();
         }
         // Equal events in a row are one.
         for nth in 0..=most {
             drop(memory.dir.open_block("ready", ["a", "b"][nth % 2]).unwrap());
         }
-        let mut told = Vec::new();
-        while let news @ [_, ..] = &closings.read().unwrap()[..] {
-            told.extend_from_slice(news);
+        let mut reported = Vec::new();
+        while let news @ [_, ..] = &unmap_events.read().unwrap()[..] {
+            reported.extend_from_slice(news);
         }
-        assert_eq!(told.iter().filter(|closed| **closed == Closed::Unknown).count(), 1);
-        assert_eq!(told.len(), most + 1);
+        assert_eq!(reported.iter().filter(|closed| **closed == UnmapEvent::Unknown).count(), 1);
+        assert_eq!(reported.len(), most + 1);
     });
 }

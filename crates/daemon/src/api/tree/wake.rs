@@ -8,21 +8,21 @@ use tokio::time::{Instant, sleep_until};
 
 use units::Domain;
 
-use super::item::Kind;
-use super::notify::{SPACING, Watch};
+use super::item::FileKind;
+use super::notify::{LevelWatch, MIN_POLL_INTERVAL};
 use super::session::Session;
 
 /// How often to look when nothing has happened here: others take pages without a word.
-const TICK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Session {
     /// Looks for changes while there are listeners, and wakes the concerned ones. Never returns.
-    pub(super) async fn tell(self: Rc<Self>) {
+    pub(super) async fn wake_pollers(self: Rc<Self>) {
         let mut changes = self.shell.borrow().changes.subscribe();
         let mut due = None;
         loop {
             let listened = self.is_listened_to();
-            let next = due.unwrap_or_else(|| Instant::now() + TICK);
+            let next = due.unwrap_or_else(|| Instant::now() + POLL_INTERVAL);
             tokio::select! {
                 () = sleep_until(next), if listened => {}
                 changed = changes.changed(), if listened => {
@@ -34,7 +34,7 @@ impl Session {
             }
             changes.mark_unchanged();
             due = self.look();
-            sleep_until(Instant::now() + SPACING).await;
+            sleep_until(Instant::now() + MIN_POLL_INTERVAL).await;
         }
     }
 
@@ -59,7 +59,8 @@ impl Session {
             {
                 continue;
             }
-            let with_free = |watch: &(Domain, Watch)| watch.0 == domain && watch.1.min_free > 0;
+            let with_free =
+                |watch: &(Domain, LevelWatch)| watch.0 == domain && watch.1.min_free > 0;
             let with_free =
                 state.handles.devices().any(|d| d.watch.as_ref().is_some_and(with_free));
             let Some(seen) = self.counts_for(domain, with_free) else { continue };
@@ -67,12 +68,12 @@ impl Session {
             let (notified, changed) = (notifiers.notify(now), notifiers.take_changed());
             due.extend(notifiers.due());
             for file in state.handles.files().filter(|file| file.domain == domain) {
-                let told = match file.kind {
-                    Kind::Zeroable => notified.zeroable,
-                    Kind::Zeroed => notified.zeroed,
-                    Kind::Low => false,
+                let reported = match file.kind {
+                    FileKind::Zeroable => notified.zeroable,
+                    FileKind::Zeroed => notified.zeroed,
+                    FileKind::Low => false,
                 };
-                if let Some(waiter) = file.waiter.take_if(|_| told) {
+                if let Some(waiter) = file.waiter.take_if(|_| reported) {
                     self.device.wake(waiter);
                 }
             }

@@ -8,11 +8,11 @@ use units::{BlockId, Domain, Pages, PoolKey};
 
 use super::{Asked, Book, Effect};
 use crate::block::{Block, StateName, UNLENT};
-use crate::config::{Elastic, PoolConfig};
+use crate::config::{PoolConfig, PoolSize};
 
 impl Book {
     /// The configured pools that are in their own sizes, or in the one that was told.
-    fn told_configs(&self) -> impl Iterator<Item = &PoolConfig> {
+    fn explicit_pools(&self) -> impl Iterator<Item = &PoolConfig> {
         let fixed = self.pools.values().filter(|pool| pool.configured).map(|pool| &pool.config);
         let fixed = fixed.filter(|config| !self.is_mixed(config.key().domain()));
         fixed.chain(self.mixes.values().map(|mix| &mix.config))
@@ -20,9 +20,9 @@ impl Book {
 
     /// The domains in which the daemon may resize the kernel's pool, and the limits.
     #[must_use]
-    pub fn elastic(&self) -> BTreeMap<Domain, Elastic> {
-        let elastic = self.told_configs().filter(|config| config.elastic.is_on());
-        elastic.map(|config| (config.key().domain(), config.elastic.clone())).collect()
+    pub fn pool_sizes(&self) -> BTreeMap<Domain, PoolSize> {
+        let resize = self.explicit_pools().filter(|config| config.resize.is_on());
+        resize.map(|config| (config.key().domain(), config.resize.clone())).collect()
     }
 
     /// Pages in unlent blocks, and pages that workers have in hand or were promised.
@@ -33,7 +33,7 @@ impl Book {
     }
 
     /// Lent blocks with missing pages: their borrowers' faults take them, or have taken them.
-    pub fn holes(&self, domain: Domain) -> impl Iterator<Item = &Block> {
+    pub fn unbacked(&self, domain: Domain) -> impl Iterator<Item = &Block> {
         let here = move |b: &&Block| b.pool().domain() == domain && b.missing() > Pages::ZERO;
         self.in_state(StateName::Lent).filter(here)
     }
@@ -41,7 +41,7 @@ impl Book {
     /// Pages wanted ready, and pages wanted free.
     #[must_use]
     pub fn wanted(&self, domain: Domain) -> Pages {
-        let here = || self.told_configs().filter(|config| config.key().domain() == domain);
+        let here = || self.explicit_pools().filter(|config| config.key().domain() == domain);
         let ready: Pages = here().map(|config| self.wanted_ready(config)).sum();
         ready + here().map(|config| config.leave_free).max().unwrap_or_default()
     }
@@ -50,7 +50,7 @@ impl Book {
     fn wanted_ready(&self, config: &PoolConfig) -> Pages {
         let key = config.key();
         let taken = |key: PoolKey| {
-            let states = [StateName::Lent, StateName::Kept, StateName::Lingering];
+            let states = [StateName::Lent, StateName::Kept, StateName::Draining];
             states.into_iter().map(|state| self.pages_in(key, state)).sum::<Pages>()
         };
         let (taken, block) = match key.is_mixed() {
@@ -64,8 +64,8 @@ impl Book {
 
     /// Frees unneeded blocks (dirty ones first, then ready ones above the target) until `pages`
     /// pages beyond `leave_free` are free in the kernel's pool, or no unneeded block is left.
-    pub fn release(&mut self, domain: Domain, pages: Pages) -> Vec<Effect> {
-        let leave = self.told_configs().filter(|config| config.key().domain() == domain);
+    pub fn free_up(&mut self, domain: Domain, pages: Pages) -> Vec<Effect> {
+        let leave = self.explicit_pools().filter(|config| config.key().domain() == domain);
         let leave = leave.map(|config| config.leave_free).max().unwrap_or_default();
         let missing = (pages + leave).saturating_sub(self.available(domain));
         if missing == Pages::ZERO {
@@ -80,9 +80,9 @@ impl Book {
         };
         let dirty = sorted(StateName::Zeroable).into_iter().map(|(.., id)| id);
         let mut spared = self.ready_beyond(domain);
-        let told = |key| if self.is_mixed(domain) { PoolKey::mixed(domain) } else { key };
+        let reported = |key| if self.is_mixed(domain) { PoolKey::mixed(domain) } else { key };
         let beyond = sorted(StateName::Ready).into_iter().filter_map(|(pages, key, id)| {
-            let spared = spared.get_mut(&told(key))?;
+            let spared = spared.get_mut(&reported(key))?;
             let left = spared.0.checked_sub(pages.0)?;
             *spared = Pages(left);
             Some(id)
@@ -93,7 +93,7 @@ impl Book {
 
     /// What each pool has ready beyond what it is to have.
     fn ready_beyond(&self, domain: Domain) -> BTreeMap<PoolKey, Pages> {
-        let here = self.told_configs().filter(|config| config.key().domain() == domain);
+        let here = self.explicit_pools().filter(|config| config.key().domain() == domain);
         let beyond = here.map(|config| {
             let key = config.key();
             let ready = match key.is_mixed() {
@@ -108,7 +108,7 @@ impl Book {
     /// Where a larger kernel's pool could serve a loan that was refused for lack of pages of this
     /// size, and how many missing pages it takes there.
     #[must_use]
-    pub fn served_if_larger(&self, asked: &Asked, sizes: &[Domain]) -> Option<(Domain, Pages)> {
+    pub fn growth_needed(&self, asked: &Asked, sizes: &[Domain]) -> Option<(Domain, Pages)> {
         let request = &asked.request;
         let fits = |domain: &&Domain| domain.fits(request.node, request.page_size);
         // A request without a page size can use any size that divides its length.

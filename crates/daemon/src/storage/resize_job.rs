@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use book::policy::{MemoryLeft, Move, Scarce, affordable};
+use book::policy::{MemoryLeft, ResizeStep, Scarce, affordable};
 use linux::{Roots, hugetlb, meminfo, psi};
 use tokio::sync::oneshot;
 use units::{Bytes, Domain, Pages};
@@ -29,9 +29,9 @@ const FREE_PART: u64 = 16;
 
 /// The next change.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct ResizeOrder {
     pub(crate) domain: Domain,
-    pub(crate) change: Move,
+    pub(crate) change: ResizeStep,
     /// Memory of the node that stays available.
     pub(crate) free: Option<Bytes>,
     pub(crate) nice: i32,
@@ -39,15 +39,15 @@ pub(crate) struct Order {
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ResizeOutcome {
     pub(crate) done: Pages,
     /// The reason for a partial result.
-    pub(crate) short: Option<Short>,
+    pub(crate) short: Option<Shortfall>,
 }
 
 /// Why a change came to less than it was to.
 #[derive(Debug)]
-pub(crate) enum Short {
+pub(crate) enum Shortfall {
     /// Memory is to stay available, or others wait for it.
     Scarce(Scarce),
     /// The kernel found no more pages in one piece.
@@ -62,7 +62,7 @@ pub(crate) enum Short {
     Failed(linux::Error),
 }
 
-impl fmt::Display for Short {
+impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scarce(Scarce::Memory(available)) => {
@@ -80,7 +80,7 @@ impl fmt::Display for Short {
     }
 }
 
-impl From<linux::Error> for Short {
+impl From<linux::Error> for Shortfall {
     fn from(error: linux::Error) -> Self {
         Self::Failed(error)
     }
@@ -88,24 +88,24 @@ impl From<linux::Error> for Short {
 
 /// A change that goes on. Dropped, it ends after the step at hand.
 #[derive(Debug)]
-pub(crate) struct Resizing {
-    pub(crate) change: Move,
+pub(crate) struct ResizeJob {
+    pub(crate) change: ResizeStep,
     pub(crate) since: Instant,
     stop: Arc<AtomicBool>,
-    told: oneshot::Receiver<Outcome>,
+    reported: oneshot::Receiver<ResizeOutcome>,
 }
 
-impl Resizing {
+impl ResizeJob {
     /// Begins it; `tell` is called after each step, and when it is over.
     ///
     /// # Errors
     /// Those of starting a thread.
     pub(crate) fn begin(
-        order: Order,
+        order: ResizeOrder,
         roots: Roots,
-        tell: impl Fn() + Send + 'static,
+        notify: impl Fn() + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (done, told) = oneshot::channel();
+        let (done, reported) = oneshot::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let (change, stopped) = (order.change, Arc::clone(&stop));
         std::thread::Builder::new().name("resizing".to_owned()).spawn(move || {
@@ -114,15 +114,15 @@ impl Resizing {
                 tracing::debug!(%error, "the kernel's pool is resized as the daemon runs");
             }
             let go_on = || {
-                tell();
+                notify();
                 !stopped.load(Ordering::Relaxed)
             };
             let outcome = order.carry_out(&roots, go_on);
             // The daemon may have ended.
             drop(done.send(outcome));
-            tell();
+            notify();
         })?;
-        Ok(Self { change, since: Instant::now(), stop, told })
+        Ok(Self { change, since: Instant::now(), stop, reported })
     }
 
     /// Has it end after the step at hand.
@@ -131,33 +131,33 @@ impl Resizing {
     }
 
     /// What came of it, once it is over.
-    pub(crate) fn outcome(&mut self) -> Option<Outcome> {
-        match self.told.try_recv() {
+    pub(crate) fn outcome(&mut self) -> Option<ResizeOutcome> {
+        match self.reported.try_recv() {
             Ok(outcome) => Some(outcome),
             Err(oneshot::error::TryRecvError::Empty) => None,
             // The thread panicked: what it did shows at the next look as others' doing.
             Err(oneshot::error::TryRecvError::Closed) => {
-                Some(Outcome { done: Pages::ZERO, short: Some(Short::Stopped) })
+                Some(ResizeOutcome { done: Pages::ZERO, short: Some(Shortfall::Stopped) })
             }
         }
     }
 }
 
-impl Drop for Resizing {
+impl Drop for ResizeJob {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl Order {
-    fn carry_out(&self, roots: &Roots, go_on: impl Fn() -> bool) -> Outcome {
+impl ResizeOrder {
+    fn carry_out(&self, roots: &Roots, go_on: impl Fn() -> bool) -> ResizeOutcome {
         let mut done = Pages::ZERO;
         let over = match self.change {
-            Move::Grow(pages) => self.grow(roots, pages, &mut done, go_on),
-            Move::Shrink(pages) => self.shrink(roots, pages, &mut done, go_on),
-            Move::Wait(_) => Ok(()),
+            ResizeStep::Grow(pages) => self.grow(roots, pages, &mut done, go_on),
+            ResizeStep::Shrink(pages) => self.shrink(roots, pages, &mut done, go_on),
+            ResizeStep::Wait(_) => Ok(()),
         };
-        Outcome { done, short: over.err() }
+        ResizeOutcome { done, short: over.err() }
     }
 
     fn configured(&self, roots: &Roots) -> linux::Result<Pages> {
@@ -176,7 +176,7 @@ impl Order {
         pages: Pages,
         done: &mut Pages,
         go_on: impl Fn() -> bool,
-    ) -> Result<(), Short> {
+    ) -> Result<(), Shortfall> {
         let Domain { node, page_size } = self.domain;
         let free = match self.free {
             Some(free) => free,
@@ -186,16 +186,16 @@ impl Order {
         let mut total = self.configured(roots)?;
         while *done < pages {
             if !go_on() {
-                return Err(Short::Stopped);
+                return Err(Shortfall::Stopped);
             }
             let memory = MemoryLeft {
                 available: meminfo::available_on(roots, node)?,
                 pressure: psi::memory(roots)?.map(|pressure| pressure.some.avg10_percent),
             };
             let left = pages.saturating_sub(*done).min(step);
-            let left = affordable(left, page_size, free, &memory).map_err(Short::Scarce)?;
+            let left = affordable(left, page_size, free, &memory).map_err(Shortfall::Scarce)?;
             if self.configured(roots)? != total {
-                return Err(Short::Others);
+                return Err(Shortfall::Others);
             }
             self.set(roots, total + left)?;
             let now = self.configured(roots)?;
@@ -203,7 +203,7 @@ impl Order {
             *done += more;
             total += more;
             if more < left {
-                return Err(Short::Scattered);
+                return Err(Shortfall::Scattered);
             }
         }
         Ok(())
@@ -217,19 +217,19 @@ impl Order {
         pages: Pages,
         done: &mut Pages,
         go_on: impl Fn() -> bool,
-    ) -> Result<(), Short> {
+    ) -> Result<(), Shortfall> {
         let Domain { node, page_size } = self.domain;
         let step = STEP_BACK.whole_pages(page_size).max(Pages(1));
         while *done < pages {
             if !go_on() {
-                return Err(Short::Stopped);
+                return Err(Shortfall::Stopped);
             }
             let here = hugetlb::counters(roots, page_size, Some(node))?;
             let all = hugetlb::counters(roots, page_size, None)?;
             let free = Pages(here.free.min(all.unreserved_free()));
             let less = pages.saturating_sub(*done).min(step).min(free);
             if less == Pages::ZERO {
-                return Err(Short::Taken);
+                return Err(Shortfall::Taken);
             }
             let before = Pages(here.configured());
             self.set(roots, before.saturating_sub(less))?;
@@ -241,7 +241,7 @@ impl Order {
             }
             *done += before.saturating_sub(self.configured(roots)?).min(less);
             if taken > Pages::ZERO {
-                return Err(Short::Taken);
+                return Err(Shortfall::Taken);
             }
         }
         Ok(())
@@ -295,10 +295,10 @@ mod tests {
             fs::write(self.roots.proc.join("pressure/memory"), text).expect("our own");
         }
 
-        fn done(&self, change: Move, go_on: impl Fn() -> bool) -> (u64, String) {
+        fn done(&self, change: ResizeStep, go_on: impl Fn() -> bool) -> (u64, String) {
             let free = Some(Bytes(1 << 30));
-            let order = Order { domain: DOMAIN, change, free, nice: 19 };
-            let Outcome { done, short } = order.carry_out(&self.roots, go_on);
+            let order = ResizeOrder { domain: DOMAIN, change, free, nice: 19 };
+            let ResizeOutcome { done, short } = order.carry_out(&self.roots, go_on);
             (done.0, short.map(|short| short.to_string()).unwrap_or_default())
         }
     }
@@ -307,10 +307,10 @@ mod tests {
     fn a_pool_grows_until_memory_that_is_to_stay_free_is_reached() {
         // The machine's memory does not become less by it: each step may take as much.
         let machine = Machine::new(3, 0, "1152M");
-        assert_eq!(machine.done(Move::Grow(Pages(200)), || true), (200, String::new()));
+        assert_eq!(machine.done(ResizeStep::Grow(Pages(200)), || true), (200, String::new()));
         assert_eq!(machine.total(), "203");
         let machine = Machine::new(3, 0, "1G");
-        let (done, why) = machine.done(Move::Grow(Pages(200)), || true);
+        let (done, why) = machine.done(ResizeStep::Grow(Pages(200)), || true);
         assert_eq!((done, machine.total().as_str()), (0, "3"));
         assert!(why.contains("1G of memory are available"), "{why}");
     }
@@ -319,17 +319,17 @@ mod tests {
     fn a_pool_does_not_grow_while_programs_wait_for_memory() {
         let machine = Machine::new(3, 0, "8G");
         machine.press("12.50");
-        let (done, why) = machine.done(Move::Grow(Pages(8)), || true);
+        let (done, why) = machine.done(ResizeStep::Grow(Pages(8)), || true);
         assert_eq!((done, machine.total().as_str()), (0, "3"));
         assert!(why.contains("12 % of the time"), "{why}");
         machine.press("9.99");
-        assert_eq!(machine.done(Move::Grow(Pages(8)), || true).0, 8);
+        assert_eq!(machine.done(ResizeStep::Grow(Pages(8)), || true).0, 8);
     }
 
     #[test]
     fn a_stop_and_another_s_write_end_growth_after_a_step() {
         let machine = Machine::new(0, 0, "8G");
-        let (done, why) = machine.done(Move::Grow(Pages(500)), || machine.total() != "128");
+        let (done, why) = machine.done(ResizeStep::Grow(Pages(500)), || machine.total() != "128");
         assert_eq!((done, machine.total().as_str()), (128, "128"));
         assert!(why.contains("not wanted"), "{why}");
         let others = || {
@@ -338,7 +338,7 @@ mod tests {
             }
             true
         };
-        let (done, why) = machine.done(Move::Grow(Pages(500)), others);
+        let (done, why) = machine.done(ResizeStep::Grow(Pages(500)), others);
         assert_eq!((done, machine.total().as_str()), (128, "7"));
         assert!(why.contains("somebody else"), "{why}");
     }
@@ -348,10 +348,10 @@ mod tests {
         let machine = Machine::new(30, 10, "8G");
         // The free count of files does not follow: one step takes all free pages.
         let stop_after_one = || machine.total() == "30";
-        let (done, _) = machine.done(Move::Shrink(Pages(25)), stop_after_one);
+        let (done, _) = machine.done(ResizeStep::Shrink(Pages(25)), stop_after_one);
         assert_eq!((done, machine.total().as_str()), (10, "20"));
         let machine = Machine::new(30, 0, "8G");
-        let (done, why) = machine.done(Move::Shrink(Pages(25)), || true);
+        let (done, why) = machine.done(ResizeStep::Shrink(Pages(25)), || true);
         assert_eq!((done, machine.total().as_str()), (0, "30"));
         assert!(why.contains("taken"), "{why}");
     }

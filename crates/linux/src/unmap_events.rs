@@ -14,31 +14,31 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use crate::block_dir::BlockDir;
-use crate::error::{Advise, Context, Errno, Result};
+use crate::error::{Advise, Errno, ErrorContext, Result};
 
 /// Room for 40 events of files, which carry a name only for directories.
 const ROOM: usize = 1024;
 
 /// The watches. Dropping it ends all of them.
 #[derive(Debug)]
-pub struct Closings(OwnedFd);
+pub struct UnmapEvents(OwnedFd);
 
 /// One file that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Watch(i32);
+pub struct WatchId(i32);
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
+pub enum UnmapEvent {
     /// A description of that file went.
-    One(Watch),
+    One(WatchId),
     /// The file itself is gone, and its watch with it.
-    Gone(Watch),
+    Gone(WatchId),
     /// Events were lost: it may be any file.
     Unknown,
 }
 
-impl Closings {
+impl UnmapEvents {
     /// No watches yet. Its descriptor is readable when [`read`](Self::read) has something to say.
     pub fn new() -> Result<Self> {
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
@@ -52,16 +52,16 @@ impl Closings {
     ///
     /// # Errors
     /// ENOSPC if the user has used up its watches.
-    pub fn watch(&self, dir: &BlockDir, state: &str, name: &str) -> Result<Watch> {
+    pub fn watch(&self, dir: &BlockDir, state: &str, name: &str) -> Result<WatchId> {
         let path = dir.path_of(state, name)?;
         inotify::add_watch(&self.0, path.as_path(), WatchFlags::CLOSE)
-            .map(Watch)
+            .map(WatchId)
             .or_call(|| format!("inotify_add_watch({path:?}, IN_CLOSE)"))
             .advise(Errno::NOSPC, "raise fs.inotify.max_user_watches")
     }
 
     /// Ends a watch. One that is gone already stays so.
-    pub fn forget(&self, watch: Watch) {
+    pub fn forget(&self, watch: WatchId) {
         // EINVAL: the file went, and the watch with it.
         inotify::remove_watch(&self.0, watch.0).ok();
     }
@@ -71,31 +71,31 @@ impl Closings {
     ///
     /// # Errors
     /// Those of `read`.
-    pub fn read(&self) -> Result<Vec<Closed>> {
+    pub fn read(&self) -> Result<Vec<UnmapEvent>> {
         let mut room = [MaybeUninit::uninit(); ROOM];
         let mut reader = Reader::new(self.0.as_fd(), &mut room);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         loop {
             match reader.next() {
                 Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
-                    told.push(Closed::Unknown);
+                    reported.push(UnmapEvent::Unknown);
                 }
                 Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
-                    told.push(Closed::Gone(Watch(event.wd())));
+                    reported.push(UnmapEvent::Gone(WatchId(event.wd())));
                 }
-                Ok(event) => told.push(Closed::One(Watch(event.wd()))),
-                Err(Errno::AGAIN) => return Ok(told),
+                Ok(event) => reported.push(UnmapEvent::One(WatchId(event.wd()))),
+                Err(Errno::AGAIN) => return Ok(reported),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno).or_call(|| "read(inotify)".to_owned()),
             }
             if reader.is_buffer_empty() {
-                return Ok(told);
+                return Ok(reported);
             }
         }
     }
 }
 
-impl AsFd for Closings {
+impl AsFd for UnmapEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

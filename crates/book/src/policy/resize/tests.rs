@@ -6,15 +6,15 @@ use proptest::prelude::*;
 use super::*;
 
 const SIZE: PageSize = PageSize::MIB_2;
-const IDLE: Duration = Duration::from_secs(10);
-const LIMITS: Limits = Limits { min: Pages(8), max: Pages(64), idle: IDLE };
+const IDLE_PERIOD: Duration = Duration::from_secs(10);
+const LIMITS: ResizeLimits = ResizeLimits { min: Pages(8), max: Pages(64), idle: IDLE_PERIOD };
 
 fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn seen(now: u64, total: u64, spare: u64, wanted: u64) -> Seen {
-    Seen {
+fn seen(now: u64, total: u64, spare: u64, wanted: u64) -> PoolCounts {
+    PoolCounts {
         now: seconds(now),
         total: Pages(total),
         spare: Pages(spare),
@@ -24,145 +24,153 @@ fn seen(now: u64, total: u64, spare: u64, wanted: u64) -> Seen {
 }
 
 /// Runs the next change whole, and returns it.
-fn step(sizing: &mut Sizing, at: &Seen) -> Move {
-    let next = sizing.next(&LIMITS, at);
-    if let Move::Grow(pages) | Move::Shrink(pages) = next {
-        sizing.note_done(at.now, next, pages);
+fn step(resize_policy: &mut ResizePolicy, at: &PoolCounts) -> ResizeStep {
+    let next = resize_policy.next(&LIMITS, at);
+    if let ResizeStep::Grow(pages) | ResizeStep::Shrink(pages) = next {
+        resize_policy.record_done(at.now, next, pages);
     }
     next
 }
 
 #[test]
-fn a_pool_has_its_least_size_then_what_is_needed_and_gives_that_back_after_a_while() {
-    let mut sizing = Sizing::default();
-    assert_eq!(step(&mut sizing, &seen(0, 0, 0, 0)), Move::Grow(Pages(8)));
-    assert_eq!(step(&mut sizing, &seen(1, 8, 8, 0)), Move::Wait(None));
+fn pool_starts_at_its_minimum_grows_by_need_and_shrinks_later() {
+    let mut resize_policy = ResizePolicy::default();
+    assert_eq!(step(&mut resize_policy, &seen(0, 0, 0, 0)), ResizeStep::Grow(Pages(8)));
+    assert_eq!(step(&mut resize_policy, &seen(1, 8, 8, 0)), ResizeStep::Wait(None));
     // All of it is lent, and the target is 16 ready.
-    assert_eq!(step(&mut sizing, &seen(2, 8, 0, 16)), Move::Grow(Pages(16)));
-    assert!(matches!(step(&mut sizing, &seen(3, 24, 24, 16)), Move::Wait(Some(_))));
-    assert!(matches!(step(&mut sizing, &seen(11, 24, 24, 16)), Move::Wait(Some(_))));
-    assert_eq!(step(&mut sizing, &seen(14, 24, 24, 16)), Move::Shrink(Pages(8)));
-    assert_eq!(step(&mut sizing, &seen(15, 16, 16, 16)), Move::Wait(None));
-    assert_eq!(sizing.ours(), Pages(16));
+    assert_eq!(step(&mut resize_policy, &seen(2, 8, 0, 16)), ResizeStep::Grow(Pages(16)));
+    assert!(matches!(step(&mut resize_policy, &seen(3, 24, 24, 16)), ResizeStep::Wait(Some(_))));
+    assert!(matches!(step(&mut resize_policy, &seen(11, 24, 24, 16)), ResizeStep::Wait(Some(_))));
+    assert_eq!(step(&mut resize_policy, &seen(14, 24, 24, 16)), ResizeStep::Shrink(Pages(8)));
+    assert_eq!(step(&mut resize_policy, &seen(15, 16, 16, 16)), ResizeStep::Wait(None));
+    assert_eq!(resize_policy.ours(), Pages(16));
 }
 
 #[test]
 fn no_more_is_taken_than_the_operator_allows() {
-    let mut sizing = Sizing::default();
-    assert_eq!(step(&mut sizing, &seen(0, 0, 0, 500)), Move::Grow(Pages(64)));
-    assert_eq!(step(&mut sizing, &seen(1, 64, 64, 500)), Move::Wait(None));
+    let mut resize_policy = ResizePolicy::default();
+    assert_eq!(step(&mut resize_policy, &seen(0, 0, 0, 500)), ResizeStep::Grow(Pages(64)));
+    assert_eq!(step(&mut resize_policy, &seen(1, 64, 64, 500)), ResizeStep::Wait(None));
 }
 
 #[test]
-fn a_refused_loan_is_needed_until_there_is_room_and_what_can_never_be_is_not() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 8, 0, 0));
-    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(57));
-    assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Wait(None), "8 and 57 are above 64");
-    sizing.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(56));
-    assert_eq!(step(&mut sizing, &seen(2, 8, 0, 0)), Move::Grow(Pages(56)));
-    assert!(matches!(step(&mut sizing, &seen(3, 64, 56, 0)), Move::Wait(Some(_))));
-    assert_eq!(step(&mut sizing, &seen(14, 64, 56, 0)), Move::Shrink(Pages(56)));
+fn refused_loan_is_needed_until_it_fits_unless_it_never_can() {
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 8, 0, 0));
+    resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(57));
+    assert_eq!(
+        step(&mut resize_policy, &seen(1, 8, 0, 0)),
+        ResizeStep::Wait(None),
+        "8 and 57 are above 64"
+    );
+    resize_policy.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(56));
+    assert_eq!(step(&mut resize_policy, &seen(2, 8, 0, 0)), ResizeStep::Grow(Pages(56)));
+    assert!(matches!(step(&mut resize_policy, &seen(3, 64, 56, 0)), ResizeStep::Wait(Some(_))));
+    assert_eq!(step(&mut resize_policy, &seen(14, 64, 56, 0)), ResizeStep::Shrink(Pages(56)));
 }
 
 #[test]
-fn a_loan_that_was_granted_before_its_room_was_seen_is_not_needed_twice() {
-    let mut sizing = Sizing::default();
-    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
-    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(40));
-    assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Grow(Pages(40)));
+fn loan_granted_before_its_room_was_seen_is_not_needed_twice() {
+    let mut resize_policy = ResizePolicy::default();
+    resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(40));
+    assert_eq!(step(&mut resize_policy, &seen(1, 8, 0, 0)), ResizeStep::Grow(Pages(40)));
     // It came again between the last page and this look, and has them.
-    sizing.note_granted(Pages(40));
-    assert_eq!(step(&mut sizing, &seen(2, 48, 0, 0)), Move::Wait(None));
+    resize_policy.record_granted(Pages(40));
+    assert_eq!(step(&mut resize_policy, &seen(2, 48, 0, 0)), ResizeStep::Wait(None));
     // A smaller one leaves a larger one.
-    sizing.ask(&LIMITS, &seen(3, 48, 10, 0), Pages(16));
-    sizing.note_granted(Pages(10));
-    assert_eq!(step(&mut sizing, &seen(3, 48, 0, 0)), Move::Grow(Pages(16)));
+    resize_policy.ask(&LIMITS, &seen(3, 48, 10, 0), Pages(16));
+    resize_policy.record_granted(Pages(10));
+    assert_eq!(step(&mut resize_policy, &seen(3, 48, 0, 0)), ResizeStep::Grow(Pages(16)));
 }
 
 #[test]
 fn the_time_that_growth_takes_does_not_count() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 8, 8, 0));
-    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
-    let grow = sizing.next(&LIMITS, &seen(1, 8, 0, 0));
-    assert_eq!(grow, Move::Grow(Pages(20)));
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 8, 8, 0));
+    resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    let grow = resize_policy.next(&LIMITS, &seen(1, 8, 0, 0));
+    assert_eq!(grow, ResizeStep::Grow(Pages(20)));
     // Three times as long as anything is kept.
-    sizing.note_done(seconds(31), grow, Pages(20));
-    assert!(matches!(step(&mut sizing, &seen(31, 28, 20, 0)), Move::Wait(Some(_))));
-    assert!(matches!(step(&mut sizing, &seen(40, 28, 20, 0)), Move::Wait(Some(_))));
-    assert_eq!(step(&mut sizing, &seen(42, 28, 20, 0)), Move::Shrink(Pages(20)));
+    resize_policy.record_done(seconds(31), grow, Pages(20));
+    assert!(matches!(step(&mut resize_policy, &seen(31, 28, 20, 0)), ResizeStep::Wait(Some(_))));
+    assert!(matches!(step(&mut resize_policy, &seen(40, 28, 20, 0)), ResizeStep::Wait(Some(_))));
+    assert_eq!(step(&mut resize_policy, &seen(42, 28, 20, 0)), ResizeStep::Shrink(Pages(20)));
     // A loan with half of its pages found still counts.
-    sizing.ask(&LIMITS, &seen(43, 8, 0, 0), Pages(20));
-    let grow = sizing.next(&LIMITS, &seen(43, 8, 0, 0));
-    sizing.note_done(seconds(60), grow, Pages(10));
-    assert_eq!(step(&mut sizing, &seen(62, 18, 10, 0)), Move::Grow(Pages(10)));
+    resize_policy.ask(&LIMITS, &seen(43, 8, 0, 0), Pages(20));
+    let grow = resize_policy.next(&LIMITS, &seen(43, 8, 0, 0));
+    resize_policy.record_done(seconds(60), grow, Pages(10));
+    assert_eq!(step(&mut resize_policy, &seen(62, 18, 10, 0)), ResizeStep::Grow(Pages(10)));
 }
 
 #[test]
 fn a_loan_that_can_never_be_served_keeps_no_other_from_being() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 8, 0, 0));
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 8, 0, 0));
     for _ in 0..100 {
-        sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(57));
-        sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+        resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(57));
+        resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
     }
-    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(1 << 40));
-    assert_eq!(sizing.next(&LIMITS, &seen(1, 8, 0, 0)), Move::Grow(Pages(20)));
+    resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(1 << 40));
+    assert_eq!(resize_policy.next(&LIMITS, &seen(1, 8, 0, 0)), ResizeStep::Grow(Pages(20)));
     // A loan that had room when it was requested counts as well, and so does any number of them.
     for pages in 21..=56 {
-        sizing.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(pages));
+        resize_policy.ask(&LIMITS, &seen(2, 8, 0, 0), Pages(pages));
     }
-    assert_eq!(sizing.next(&LIMITS, &seen(3, 28, 0, 0)), Move::Grow(Pages(31)));
+    assert_eq!(resize_policy.next(&LIMITS, &seen(3, 28, 0, 0)), ResizeStep::Grow(Pages(31)));
 }
 
 #[test]
-fn growth_that_finds_nothing_is_tried_ever_later_and_anew_once_somebody_adds() {
-    let mut sizing = Sizing::default();
+fn growth_that_fails_backs_off_until_pages_are_added() {
+    let mut resize_policy = ResizePolicy::default();
     let (mut now, mut tries) = (Duration::ZERO, Vec::new());
     while tries.len() < 8 {
-        let next = sizing.next(&LIMITS, &Seen { now, ..seen(0, 0, 0, 0) });
+        let next = resize_policy.next(&LIMITS, &PoolCounts { now, ..seen(0, 0, 0, 0) });
         match next {
-            Move::Wait(until) => now = until.expect("it is tried again"),
+            ResizeStep::Wait(until) => now = until.expect("it is tried again"),
             tried => {
                 tries.push(now.as_secs());
-                sizing.note_done(now, tried, Pages::ZERO);
+                resize_policy.record_done(now, tried, Pages::ZERO);
             }
         }
     }
     assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123]);
-    assert!(matches!(sizing.next(&LIMITS, &seen(124, 1, 1, 0)), Move::Grow(Pages(7))));
+    assert!(matches!(resize_policy.next(&LIMITS, &seen(124, 1, 1, 0)), ResizeStep::Grow(Pages(7))));
 }
 
 #[test]
-fn what_others_take_away_stays_away_until_somebody_adds() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 10, 0, 20));
-    assert_eq!(step(&mut sizing, &seen(1, 12, 2, 20)), Move::Wait(None), "18 went at once");
-    assert_eq!((sizing.held(), sizing.ours()), (Some(Pages(12)), Pages(2)));
-    assert_eq!(step(&mut sizing, &seen(2, 12, 2, 20)), Move::Wait(None));
-    assert_eq!(step(&mut sizing, &seen(3, 13, 3, 20)), Move::Grow(Pages(17)));
+fn pages_removed_by_others_stay_away_until_others_add() {
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 10, 0, 20));
+    assert_eq!(
+        step(&mut resize_policy, &seen(1, 12, 2, 20)),
+        ResizeStep::Wait(None),
+        "18 went at once"
+    );
+    assert_eq!((resize_policy.held(), resize_policy.ours()), (Some(Pages(12)), Pages(2)));
+    assert_eq!(step(&mut resize_policy, &seen(2, 12, 2, 20)), ResizeStep::Wait(None));
+    assert_eq!(step(&mut resize_policy, &seen(3, 13, 3, 20)), ResizeStep::Grow(Pages(17)));
     // What others add and take away again is theirs.
-    step(&mut sizing, &seen(4, 40, 20, 20));
-    step(&mut sizing, &seen(5, 30, 10, 10));
-    assert_eq!((sizing.held(), sizing.ours()), (None, Pages(19)));
+    step(&mut resize_policy, &seen(4, 40, 20, 20));
+    step(&mut resize_policy, &seen(5, 30, 10, 10));
+    assert_eq!((resize_policy.held(), resize_policy.ours()), (None, Pages(19)));
 }
 
 #[test]
-fn what_was_there_or_is_added_by_others_is_not_taken_away() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 30, 0, 10));
-    assert!(matches!(step(&mut sizing, &seen(1, 45, 45, 0)), Move::Wait(Some(_))));
-    assert_eq!(step(&mut sizing, &seen(30, 45, 45, 0)), Move::Shrink(Pages(10)));
-    assert_eq!(step(&mut sizing, &seen(60, 35, 35, 0)), Move::Wait(None));
+fn pages_present_or_added_by_others_are_not_removed() {
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 30, 0, 10));
+    assert!(matches!(step(&mut resize_policy, &seen(1, 45, 45, 0)), ResizeStep::Wait(Some(_))));
+    assert_eq!(step(&mut resize_policy, &seen(30, 45, 45, 0)), ResizeStep::Shrink(Pages(10)));
+    assert_eq!(step(&mut resize_policy, &seen(60, 35, 35, 0)), ResizeStep::Wait(None));
 }
 
 #[test]
-fn what_is_not_kept_for_later_goes_at_once() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 0, 0, 40));
-    let drained = Seen { keeps: false, ..seen(1, 40, 38, 0) };
-    assert_eq!(step(&mut sizing, &drained), Move::Shrink(Pages(32)));
+fn pages_not_kept_for_later_go_at_once() {
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 0, 0, 40));
+    let drained = PoolCounts { keeps: false, ..seen(1, 40, 38, 0) };
+    assert_eq!(step(&mut resize_policy, &drained), ResizeStep::Shrink(Pages(32)));
 }
 
 #[test]
@@ -178,36 +186,40 @@ fn memory_that_is_to_stay_free_and_pressure_end_growth() {
 }
 
 #[test]
-fn who_was_granted_exactly_what_it_asked_for_is_not_waited_for() {
-    let mut sizing = Sizing::default();
-    sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
-    assert_eq!(step(&mut sizing, &seen(1, 8, 0, 0)), Move::Grow(Pages(20)));
-    sizing.note_granted(Pages(20));
-    assert_eq!(step(&mut sizing, &seen(2, 28, 0, 0)), Move::Wait(None), "there is room for more");
+fn exactly_granted_request_is_not_waited_for() {
+    let mut resize_policy = ResizePolicy::default();
+    resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+    assert_eq!(step(&mut resize_policy, &seen(1, 8, 0, 0)), ResizeStep::Grow(Pages(20)));
+    resize_policy.record_granted(Pages(20));
+    assert_eq!(
+        step(&mut resize_policy, &seen(2, 28, 0, 0)),
+        ResizeStep::Wait(None),
+        "there is room for more"
+    );
 }
 
 #[test]
-fn a_refused_loan_is_heeded_for_the_time_and_no_longer() {
+fn refused_loan_counts_for_its_time_and_no_longer() {
     for (at, is_heeded) in [(10, true), (11, false)] {
-        let mut sizing = Sizing::default();
-        sizing.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
-        let grows = matches!(sizing.next(&LIMITS, &seen(at, 8, 0, 0)), Move::Grow(_));
+        let mut resize_policy = ResizePolicy::default();
+        resize_policy.ask(&LIMITS, &seen(1, 8, 0, 0), Pages(20));
+        let grows = matches!(resize_policy.next(&LIMITS, &seen(at, 8, 0, 0)), ResizeStep::Grow(_));
         assert_eq!(grows, is_heeded, "at {at} s");
     }
 }
 
 #[test]
 fn shrinking_that_frees_nothing_is_tried_ever_later() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 0, 0, 40));
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 0, 0, 40));
     let (mut now, mut tries) = (seconds(100), Vec::new());
     while tries.len() < 4 {
-        match sizing.next(&LIMITS, &Seen { now, ..seen(0, 40, 40, 0) }) {
-            Move::Wait(until) => now = until.expect("it is tried again"),
+        match resize_policy.next(&LIMITS, &PoolCounts { now, ..seen(0, 40, 40, 0) }) {
+            ResizeStep::Wait(until) => now = until.expect("it is tried again"),
             tried => {
-                assert_eq!(tried, Move::Shrink(Pages(32)));
+                assert_eq!(tried, ResizeStep::Shrink(Pages(32)));
                 tries.push(now.as_secs());
-                sizing.note_done(now, tried, Pages::ZERO);
+                resize_policy.record_done(now, tried, Pages::ZERO);
             }
         }
     }
@@ -215,36 +227,41 @@ fn shrinking_that_frees_nothing_is_tried_ever_later() {
 }
 
 #[test]
-fn what_others_did_while_there_was_no_daemon_is_theirs() {
-    let idle = |ours, added| Grown { ours: Pages(ours), added, from: Pages(20), to: Pages(20) };
-    let more = Sizing::resume(&idle(10, Pages(0)), Pages(25));
-    assert_eq!((more.ours(), more.record(Move::Wait(None)).added), (Pages(10), Pages(5)));
-    let fewer = Sizing::resume(&idle(10, Pages(2)), Pages(15));
-    assert_eq!((fewer.ours(), fewer.record(Move::Wait(None)).added), (Pages(7), Pages(0)));
+fn changes_by_others_without_a_daemon_are_theirs() {
+    let idle =
+        |ours, added| ResizeRecord { ours: Pages(ours), added, from: Pages(20), to: Pages(20) };
+    let more = ResizePolicy::resume(&idle(10, Pages(0)), Pages(25));
+    assert_eq!((more.ours(), more.record(ResizeStep::Wait(None)).added), (Pages(10), Pages(5)));
+    let fewer = ResizePolicy::resume(&idle(10, Pages(2)), Pages(15));
+    assert_eq!((fewer.ours(), fewer.record(ResizeStep::Wait(None)).added), (Pages(7), Pages(0)));
     assert_eq!(fewer.held(), None, "a start is the operator's");
     // A running change ended at the current size.
-    let record = Grown { from: Pages(20), to: Pages(28), ours: Pages(10), added: Pages(0) };
+    let record = ResizeRecord { from: Pages(20), to: Pages(28), ours: Pages(10), added: Pages(0) };
     for (total, ours, added) in [(20, 10, 0), (23, 13, 0), (28, 18, 0), (30, 18, 2)] {
-        let sizing = Sizing::resume(&record, Pages(total));
-        let now = sizing.record(Move::Wait(None));
+        let resize_policy = ResizePolicy::resume(&record, Pages(total));
+        let now = resize_policy.record(ResizeStep::Wait(None));
         assert_eq!((now.ours, now.added), (Pages(ours), Pages(added)), "found {total}");
     }
 }
 
 #[test]
-fn where_nothing_can_be_taken_away_no_moment_is_waited_for() {
-    let mut sizing = Sizing::default();
-    step(&mut sizing, &seen(0, 8, 0, 0));
-    assert_eq!(step(&mut sizing, &seen(1, 8, 8, 0)), Move::Wait(None), "all of it was there");
+fn without_removable_pages_no_moment_is_waited_for() {
+    let mut resize_policy = ResizePolicy::default();
+    step(&mut resize_policy, &seen(0, 8, 0, 0));
+    assert_eq!(
+        step(&mut resize_policy, &seen(1, 8, 8, 0)),
+        ResizeStep::Wait(None),
+        "all of it was there"
+    );
 }
 
 #[test]
-fn what_was_needed_is_known_by_parts_of_the_time() {
-    let mut sizing = Sizing::default();
+fn past_need_is_known_by_parts_of_the_time() {
+    let mut resize_policy = ResizePolicy::default();
     for needed in (1..50).rev() {
-        assert_eq!(sizing.note_need(seconds(1), Pages(needed), IDLE), Pages(49));
+        assert_eq!(resize_policy.record_need(seconds(1), Pages(needed), IDLE_PERIOD), Pages(49));
     }
-    assert_eq!(sizing.needs.len(), 1, "one part has one entry");
+    assert_eq!(resize_policy.needs.len(), 1, "one part has one entry");
 }
 
 /// What happens to a pool.
@@ -290,7 +307,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 /// A kernel's pool, and its truth independent of the policy.
 struct World {
-    sizing: Sizing,
+    resize_policy: ResizePolicy,
     now: Duration,
     total: u64,
     taken: u64,
@@ -318,7 +335,7 @@ const FREE: u64 = 40;
 impl World {
     fn new(total: u64, memory: u64) -> Self {
         Self {
-            sizing: Sizing::default(),
+            resize_policy: ResizePolicy::default(),
             now: seconds(1000),
             total,
             taken: 0,
@@ -345,14 +362,14 @@ impl World {
             Event::Want(pages) => self.wanted = pages,
             Event::Refuse(pages) => {
                 let seen = self.seen();
-                self.sizing.ask(&LIMITS, &seen, Pages(pages));
+                self.resize_policy.ask(&LIMITS, &seen, Pages(pages));
                 self.asked = self.asked.max(pages);
-                self.asked_until = self.now + IDLE;
+                self.asked_until = self.now + IDLE_PERIOD;
             }
             Event::Grant(pages) if pages > spare => return,
             Event::Grant(pages) => {
                 self.taken += pages;
-                self.sizing.note_granted(Pages(pages));
+                self.resize_policy.record_granted(Pages(pages));
                 if self.asked <= pages {
                     self.asked = 0;
                 }
@@ -381,8 +398,8 @@ impl World {
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
+    fn seen(&self) -> PoolCounts {
+        PoolCounts {
             now: self.now,
             total: Pages(self.total),
             spare: Pages(self.total - self.taken),
@@ -392,38 +409,38 @@ impl World {
     }
 
     fn look(&mut self, removed: bool) {
-        let was_ours = self.sizing.ours().0;
-        let next = self.sizing.next(&LIMITS, &self.seen());
+        let was_ours = self.resize_policy.ours().0;
+        let next = self.resize_policy.next(&LIMITS, &self.seen());
         if removed {
             // Missing pages of ours are those that others took beyond the initial ones.
-            let ours = self.sizing.ours().0;
+            let ours = self.resize_policy.ours().0;
             assert!(ours <= was_ours && ours <= self.total);
             self.ours = ours;
             self.theirs = self.total - ours;
-            self.held = self.sizing.held().map(|pages| pages.0);
+            self.held = self.resize_policy.held().map(|pages| pages.0);
         }
-        assert_eq!(self.sizing.ours().0, self.ours);
+        assert_eq!(self.resize_policy.ours().0, self.ours);
         let spare = self.total - self.taken;
         self.needs.push((self.now, self.taken + self.wanted));
         match next {
-            Move::Grow(pages) => self.grow(next, pages.0),
-            Move::Shrink(pages) => {
+            ResizeStep::Grow(pages) => self.grow(next, pages.0),
+            ResizeStep::Shrink(pages) => {
                 assert!(pages.0 <= self.ours, "others' pages");
                 assert!(pages.0 <= spare - self.wanted, "what is to be ready");
-                assert!(self.total - pages.0 >= LIMITS.min.0, "below reserve_min");
-                let lately = self.needs.iter().filter(|(at, _)| *at + IDLE > self.now);
+                assert!(self.total - pages.0 >= LIMITS.min.0, "below size_min");
+                let lately = self.needs.iter().filter(|(at, _)| *at + IDLE_PERIOD > self.now);
                 let most = lately.map(|(_, needed)| *needed).max().expect("now");
                 assert!(self.total - pages.0 >= most, "what was needed lately");
                 assert!(self.total - pages.0 >= most + self.added, "what others have added");
                 self.change(next, pages.0, false);
             }
-            Move::Wait(until) => assert!(until.is_none_or(|until| until > self.now)),
+            ResizeStep::Wait(until) => assert!(until.is_none_or(|until| until > self.now)),
         }
     }
 
-    fn grow(&mut self, next: Move, pages: u64) {
+    fn grow(&mut self, next: ResizeStep, pages: u64) {
         let after = self.total + pages;
-        assert!(after <= LIMITS.max.0, "above reserve_max");
+        assert!(after <= LIMITS.max.0, "above size_max");
         assert!(self.held.is_none_or(|held| after <= held), "somebody took that away");
         let asked = if self.now < self.asked_until { self.asked } else { 0 };
         let needed = (self.taken + self.wanted.max(asked)).max(LIMITS.min.0);
@@ -440,10 +457,10 @@ impl World {
     }
 
     /// A change ends after this number of pages, or earlier when the daemon is killed.
-    fn change(&mut self, next: Move, pages: u64, grows: bool) {
+    fn change(&mut self, next: ResizeStep, pages: u64, grows: bool) {
         let killed = self.kill_after.take();
         let done = killed.map_or(pages, |after| after.min(pages));
-        let record = self.sizing.record(next);
+        let record = self.resize_policy.record(next);
         if grows {
             (self.total, self.ours) = (self.total + done, self.ours + done);
             self.memory -= done;
@@ -452,11 +469,11 @@ impl World {
             self.memory += done;
         }
         if killed.is_none() {
-            self.sizing.note_done(self.now, next, Pages(done));
+            self.resize_policy.record_done(self.now, next, Pages(done));
             return;
         }
-        self.sizing = Sizing::resume(&record, Pages(self.total));
-        assert_eq!(self.sizing.ours().0, self.ours, "a crash loses count");
+        self.resize_policy = ResizePolicy::resume(&record, Pages(self.total));
+        assert_eq!(self.resize_policy.ours().0, self.ours, "a crash loses count");
         // Needs, requests and losses from before a restart are forgotten with it.
         self.needs.clear();
         (self.held, self.asked) = (None, 0);
@@ -464,22 +481,22 @@ impl World {
 }
 
 #[test]
-fn what_fails_again_waits_longer_and_what_came_in_part_is_tried_soon() {
+fn repeated_failure_waits_longer_and_part_success_retries_soon() {
     let now = Duration::from_secs(100);
     let mut pause = Pause::default();
     let mut lengths = Vec::new();
     for done in [0, 0, 0, 1, 0, 4] {
-        pause.note(now, Pages(4), Pages(done));
+        pause.record(now, Pages(4), Pages(done));
         assert_eq!(pause.until, now + pause.length);
         lengths.push(pause.length);
     }
-    let first = FIRST_PAUSE;
+    let first = MIN_RETRY_PERIOD;
     assert_eq!(lengths, [first, first * 2, first * 4, first, first * 2, Duration::ZERO]);
 }
 
 proptest! {
     #[test]
-    fn whatever_happens_a_pool_keeps_its_bounds_and_takes_nothing_from_anybody(
+    fn pool_keeps_its_bounds_and_takes_nothing_from_others(
         total in 0u64..80, memory in 0u64..200, events in events(),
     ) {
         let mut world = World::new(total, memory);
@@ -491,7 +508,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_needed_all_the_time_is_never_given_back_and_nothing_is_done_twice(
+    fn constant_need_is_never_released_and_nothing_is_done_twice(
         total in 0u64..80, taken in 0u64..40, wanted in 0u64..40, steps in 1u64..200,
     ) {
         let mut world = World::new(total, u64::MAX / (4 << 20));

@@ -10,14 +10,15 @@ use crate::ops::Shared;
 
 /// The event comes before the description is quite gone (0.3 ms), so that the first look may still
 /// see it; and page tables of the daemon's own, which are dropped then, take as long.
-const LOOKS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(3)];
+const CHECK_INTERVALS: [Duration; 3] =
+    [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(3)];
 
 /// Handling events takes at most one part in this number of the daemon's time, also when a process
 /// opens and closes its file in a loop.
-const SHARE: u32 = 10;
+const MAX_TIME_SHARE: u32 = 10;
 
 /// Looks at every block with a description that went.
-pub(super) async fn heed(shell: Shared) {
+pub(super) async fn apply(shell: Shared) {
     let Some(descriptor) = shell.borrow().watched().descriptor() else { return };
     let events = match register(descriptor, Interest::READABLE) {
         Ok(events) => events,
@@ -35,7 +36,7 @@ pub(super) async fn heed(shell: Shared) {
         };
         drop(ready);
         let mut took = begin.elapsed();
-        for wait in LOOKS {
+        for wait in CHECK_INTERVALS {
             if blocks.is_empty() {
                 break;
             }
@@ -50,7 +51,7 @@ pub(super) async fn heed(shell: Shared) {
 
 /// How long events wait after this much work for them.
 fn rest_after(took: Duration) -> Duration {
-    took * (SHARE - 1)
+    took * (MAX_TIME_SHARE - 1)
 }
 
 #[cfg(test)]

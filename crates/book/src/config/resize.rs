@@ -9,28 +9,28 @@ use units::{Bytes, Domain, Pages};
 use super::{ConfigError, PoolConfig};
 
 /// How long unused pages are kept: a guest's restart, a night's last job and the next.
-const IDLE: Duration = Duration::from_secs(600);
+const IDLE_PERIOD: Duration = Duration::from_secs(600);
 /// The shortest time: a program that returns pages and asks for others finds them.
-const LEAST_IDLE: Duration = Duration::from_secs(1);
+const MIN_IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 /// How far the daemon may change the size of the kernel's pool; of all of its pools of one node
 /// and page size one says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elastic {
+pub struct PoolSize {
     /// The daemon keeps the kernel's pool at so many pages at least, in use or not.
-    pub reserve_min: Pages,
+    pub size_min: Pages,
     /// ... and makes it no larger than this; default: it leaves the kernel's pool alone.
-    pub reserve_max: Option<Pages>,
+    pub size_max: Option<Pages>,
     /// How long unneeded pages stay in the kernel's pool.
-    pub reserve_idle: Duration,
+    pub size_idle: Duration,
     /// Memory of the node that stays available to programs without huge pages; default: one part in
     /// 16 of it.
-    pub reserve_free: Option<Bytes>,
+    pub size_free: Option<Bytes>,
 }
 
-impl Default for Elastic {
+impl Default for PoolSize {
     fn default() -> Self {
-        Self { reserve_min: Pages::ZERO, reserve_max: None, reserve_idle: IDLE, reserve_free: None }
+        Self { size_min: Pages::ZERO, size_max: None, size_idle: IDLE_PERIOD, size_free: None }
     }
 }
 
@@ -68,53 +68,53 @@ pub(super) struct Keys {
     pub(super) free: Option<Bytes>,
 }
 
-impl Elastic {
-    pub(super) fn of(keys: &Keys, domain: Domain) -> Result<Self, ConfigError> {
+impl PoolSize {
+    pub(super) fn from_keys(keys: &Keys, domain: Domain) -> Result<Self, ConfigError> {
         let given = [
-            ("reserve_min", keys.min.is_some()),
-            ("reserve_idle", keys.idle.is_some()),
-            ("reserve_free", keys.free.is_some()),
+            ("size_min", keys.min.is_some()),
+            ("size_idle", keys.idle.is_some()),
+            ("size_free", keys.free.is_some()),
         ];
         if keys.max.is_none()
             && let Some((key, _)) = given.iter().find(|(_, is_given)| *is_given)
         {
-            return Err(ConfigError::ReserveAlone(domain, key));
+            return Err(ConfigError::SizeWithoutMax(domain, key));
         }
         Ok(Self {
-            reserve_min: keys.min.unwrap_or_default(),
-            reserve_max: keys.max,
-            reserve_idle: keys.idle.map_or(IDLE, |Time(idle)| idle),
-            reserve_free: keys.free,
+            size_min: keys.min.unwrap_or_default(),
+            size_max: keys.max,
+            size_idle: keys.idle.map_or(IDLE_PERIOD, |Time(idle)| idle),
+            size_free: keys.free,
         })
     }
 
     /// Whether the daemon may change the size of the kernel's pool.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.reserve_max.is_some()
+        self.size_max.is_some()
     }
 
     /// Checks the rules beyond types, for a pool with this number of pages wanted ready or free.
     pub(super) fn check(&self, pool: &PoolConfig) -> Result<(), ConfigError> {
-        let Some(max) = self.reserve_max else { return Ok(()) };
+        let Some(max) = self.size_max else { return Ok(()) };
         let domain = pool.key().domain();
         let size = pool.page_size;
-        let too_small = |what, more: Pages| ConfigError::ReserveMax {
+        let too_small = |what, more: Pages| ConfigError::SizeMax {
             domain,
             max: max.bytes(size),
             what,
             more: more.bytes(size),
         };
-        if self.reserve_min > max {
-            return Err(too_small("reserve_min", self.reserve_min));
+        if self.size_min > max {
+            return Err(too_small("size_min", self.size_min));
         }
         if pool.ready_high + pool.leave_free > max {
             let both = pool.ready_high + pool.leave_free;
             return Err(too_small("what is to be ready and to stay free", both));
         }
-        if self.reserve_idle < LEAST_IDLE {
-            let idle = humantime::format_duration(self.reserve_idle).to_string();
-            return Err(ConfigError::ReserveIdle { domain, idle });
+        if self.size_idle < MIN_IDLE_PERIOD {
+            let idle = humantime::format_duration(self.size_idle).to_string();
+            return Err(ConfigError::SizeIdle { domain, idle });
         }
         Ok(())
     }
@@ -131,37 +131,36 @@ mod tests {
     #[test]
     fn a_pool_without_the_keys_leaves_the_kernels_alone() {
         let config = pool("page_size=2M,ready=1G").expect("a good pool");
-        assert!(!config.elastic.is_on());
-        assert_eq!(config.elastic, Elastic::default());
+        assert!(!config.resize.is_on());
+        assert_eq!(config.resize, PoolSize::default());
     }
 
     #[test]
     fn amounts_are_sizes_or_pages_and_times_have_a_unit() {
-        let text =
-            "page_size=2M,ready=1G,reserve_min=512,reserve_max=4G,reserve_idle=90s,reserve_free=2G";
-        let elastic = pool(text).expect("a good pool").elastic;
-        let expected = Elastic {
-            reserve_min: Pages(512),
-            reserve_max: Some(Pages(2048)),
-            reserve_idle: Duration::from_secs(90),
-            reserve_free: Some(Bytes(2 << 30)),
+        let text = "page_size=2M,ready=1G,size_min=512,size_max=4G,size_idle=90s,size_free=2G";
+        let resize = pool(text).expect("a good pool").resize;
+        let expected = PoolSize {
+            size_min: Pages(512),
+            size_max: Some(Pages(2048)),
+            size_idle: Duration::from_secs(90),
+            size_free: Some(Bytes(2 << 30)),
         };
-        assert_eq!(elastic, expected);
+        assert_eq!(resize, expected);
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_value_and_what_to_do() {
+    fn impossible_values_are_refused_with_value_and_advice() {
         for (fields, parts) in [
-            ("reserve_min=1G", &["reserve_min", "reserve_max"][..]),
-            ("reserve_idle=1m", &["reserve_idle", "reserve_max"]),
-            ("reserve_max=1G,reserve_min=2G", &["reserve_max 1G", "reserve_min is 2G"]),
-            ("ready=2G,reserve_max=1G", &["reserve_max 1G", "ready", "2G", "raise"]),
-            ("ready=1G,leave_free=2M,reserve_max=1G", &["stay free is 1.0G"]),
-            ("reserve_max=1G,reserve_idle=0s", &["reserve_idle 0s", "1s"]),
-            ("reserve_max=1G,reserve_idle=soon", &["`soon`", "10m"]),
-            ("reserve_max=1G,reserve_idle=600", &["10m"]),
-            ("reserve_max=3M", &["reserve_max: 3M is not a whole number of 2M pages"]),
-            ("reserve_max=1G,reserve_free=much", &["`much`"]),
+            ("size_min=1G", &["size_min", "size_max"][..]),
+            ("size_idle=1m", &["size_idle", "size_max"]),
+            ("size_max=1G,size_min=2G", &["size_max 1G", "size_min is 2G"]),
+            ("ready=2G,size_max=1G", &["size_max 1G", "ready", "2G", "raise"]),
+            ("ready=1G,leave_free=2M,size_max=1G", &["stay free is 1.0G"]),
+            ("size_max=1G,size_idle=0s", &["size_idle 0s", "1s"]),
+            ("size_max=1G,size_idle=soon", &["`soon`", "10m"]),
+            ("size_max=1G,size_idle=600", &["10m"]),
+            ("size_max=3M", &["size_max: 3M is not a whole number of 2M pages"]),
+            ("size_max=1G,size_free=much", &["`much`"]),
         ] {
             let error = pool(&format!("page_size=2M,{fields}")).unwrap_err();
             for part in parts {
@@ -171,19 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_just_as_large_or_as_long_as_it_may_be_is_good() {
+    fn values_at_their_limits_are_good() {
         for fields in [
-            "reserve_max=1G,reserve_min=1G",
-            "ready=1022M,leave_free=2M,reserve_max=1G",
-            "reserve_max=1G,reserve_idle=1s",
+            "size_max=1G,size_min=1G",
+            "ready=1022M,leave_free=2M,size_max=1G",
+            "size_max=1G,size_idle=1s",
         ] {
             assert!(pool(&format!("page_size=2M,{fields}")).is_ok(), "{fields}");
         }
     }
 
     #[test]
-    fn one_pool_of_a_node_and_page_size_says_how_large_the_kernels_is() {
-        let one = |pages| pool(&format!("page_size=2M,pages_per_block={pages},reserve_max=1G"));
+    fn one_pool_of_a_node_and_page_size_sets_the_kernels_pool_size() {
+        let one = |pages| pool(&format!("page_size=2M,pages_per_block={pages},size_max=1G"));
         let pools = [one(1).expect("good"), one(2).expect("good")];
         assert_eq!(super::super::check_apart(&pools[..1]), Ok(()));
         let error = super::super::check_apart(&pools).unwrap_err().to_string();
