@@ -33,8 +33,12 @@ fn in_rust(socket: &Path) -> String {
     memory.fill(memory.len() - 1..memory.len(), 7);
     for (_, part) in loan.parts() {
         let (bytes, ready) = (part.bytes, part.ready_bytes);
-        writeln!(out, "block: {bytes} bytes, {ready} ready, node {}, descriptor open", part.node)
-            .expect("a string");
+        writeln!(
+            out,
+            "block: {} bytes, {} ready, node {}, descriptor open",
+            bytes.0, ready.0, part.node
+        )
+        .expect("a string");
     }
     let (fd, part) = loan.parts().last().expect("blocks");
     let last = Mapping::map(fd, part.bytes.0, PAGE.size()).expect("a mapping");

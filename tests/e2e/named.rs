@@ -122,9 +122,9 @@ fn whole_loan_has_every_page_or_is_refused() {
     assert_eq!(names(&daemon, ""), Vec::<String>::new());
     daemon.wait_for("nothing left", |p| p.lent_pages + p.draining_pages == Pages(0));
     // A unbacked part is an unbacked part where that was not asked for.
-    let lent = daemon.agent().lend(&ask("unbacked part", page.times(5))).expect("an unbacked part");
+    let lent = daemon.agent().lend(&ask("unbacked", page.times(5))).expect("an unbacked part");
     assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (Bytes(0), 0));
-    daemon.agent().release(named("unbacked part")).expect("it is lent");
+    daemon.agent().release(named("unbacked")).expect("it is lent");
     daemon.wait_for("free", |p| {
         p.lent_pages + p.draining_pages == Pages(0) && p.zeroable_pages == Pages(8)
     });

@@ -230,7 +230,7 @@ fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
         }
     });
     child.wait_ready();
-    let lease = daemon.status().loans[0].lease.to_string();
+    let lease = daemon.status().loans[0].lease.0.to_string();
     let people = daemon.command(&["revoke", &lease]).output().expect("prezero runs");
     assert_eq!(text(&people.stdout), format!("took 4M of loan {lease} away\n"));
     // It touched the memory, and no signal handler of its own caught that: no exit code.

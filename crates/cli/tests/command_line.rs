@@ -41,7 +41,6 @@ fn bad_input_is_one_line_with_allowed_values_and_code_2() {
         (&["top"], "use `prezero top --json`"),
         (&["top", "--interval", "1ms"], "50ms"),
         (&["completions", "csh"], "csh"),
-        (&["serve", "--quota-of", "1000=8G"], "--set quota_of.UID=VALUE"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["serve", "--set", "workers.pause_above_pressure=101"], "from 1 to 100"),
     ] {

@@ -33,8 +33,8 @@
 #define PREZERO_SINGLE 1
 
 /*
- In `prezero_request.flags`: the loan lasts as long as any process maps it or has it open,
- whatever becomes of its lease's descriptor.
+ In `prezero_request.flags`: the loan lasts while any process maps it or has it open, with or
+ without its lease's descriptor.
  */
 #define PREZERO_HELD_BY_MEMORY 2
 
@@ -104,7 +104,7 @@ struct prezero_part {
    */
   uint64_t bytes;
   /*
-   So many of them, from its start, were ready; the program's own faults fill the rest.
+   Ready pages, counted from its start; the program's own faults fill the rest.
    */
   uint64_t ready_bytes;
 };
@@ -173,7 +173,7 @@ const char *prezero_strerror(int result);
 const char *prezero_version(void);
 
 /*
- Borrows memory. Never waits for zeroing: what is not ready comes as an unbacked part, which the kernel
+ Borrows memory. Never waits for zeroing: dirty parts come as an unbacked part, which the kernel
  zeroes when the program touches it.
 
  Returns 0 and a loan, or a negative errno: -EINVAL (a value is not allowed), -EACCES, -EDQUOT,
@@ -190,8 +190,8 @@ int prezero_lend(struct prezero *connection,
 int prezero_map(struct prezero_loan *loan, void **address, size_t *bytes);
 
 /*
- Returns a loan: unmaps what prezero_map() mapped and closes its descriptors. It ends when no
- duplicate and no other mapping is left in any process. Null is allowed.
+ Returns a loan: unmaps what prezero_map() mapped and closes its descriptors. It ends with the
+ last duplicate and the last mapping in any process. Null is allowed.
  */
 void prezero_return(struct prezero_loan *loan);
 
@@ -201,7 +201,7 @@ void prezero_return(struct prezero_loan *loan);
 uint64_t prezero_loan_bytes(const struct prezero_loan *loan);
 
 /*
- So many bytes of a loan were ready; 0 for null.
+ The ready bytes of a loan; 0 for null.
  */
 uint64_t prezero_loan_ready_bytes(const struct prezero_loan *loan);
 
@@ -216,8 +216,8 @@ uint64_t prezero_loan_page_bytes(const struct prezero_loan *loan);
 bool prezero_loan_is_kept(const struct prezero_loan *loan);
 
 /*
- The lease's descriptor, which stays the loan's; -1 for null. The loan lasts as long as any
- duplicate of it is open: pass one on to whoever shall keep it alive.
+ The lease's descriptor, which stays the loan's; -1 for null. The loan lasts while any duplicate
+ of it is open: pass one on to a process that must keep it alive.
  */
 int prezero_loan_lease_fd(const struct prezero_loan *loan);
 
@@ -233,7 +233,7 @@ int prezero_loan_part(struct prezero_loan *loan, size_t index, struct prezero_pa
 
 /*
  The counts of every node and page size, pools of one shape added up. `count` gets how many there
- are, of which the first `room` are written to `levels`.
+ are; the first `room` of them are written to `levels`.
  */
 int prezero_status(struct prezero *connection,
                    struct prezero_level *levels,
@@ -255,8 +255,8 @@ int prezero_watch_open(const char *socket,
                        struct prezero_watch **out);
 
 /*
- Waits for the next report, for ever if need be: `count` gets how many levels it has, of which
- the first `room` are written to `levels`. -ECONNRESET when the daemon is gone.
+ Waits for the next report, for ever if need be: `count` gets how many levels it has; the first
+ `room` of them are written to `levels`. -ECONNRESET when the daemon is gone.
  */
 int prezero_watch_next(struct prezero_watch *watch,
                        struct prezero_level *levels,

@@ -283,8 +283,11 @@ fn put_loan(loan: Loan, fd: c_int) -> raw::Result<()> {
     let [lent] = lent.as_slice() else { return Err(Errno(libc::EPROTO)) };
     // A description with the flags of a fresh one.
     let fresh = raw::reopen(lent.as_raw_fd(), libc::O_RDWR)?;
+    // QEMU finds a file's size out by its offset.
+    let copied = raw::copy_offset(fd, fresh);
     let is_alike = raw::status(fresh) == raw::status(fd);
-    let done = if is_alike { put(fresh, fd) } else { Err(Errno(libc::EBUSY)) };
+    let done =
+        if is_alike { copied.and_then(|()| put(fresh, fd)) } else { Err(Errno(libc::EBUSY)) };
     raw::close(fresh);
     done
 }

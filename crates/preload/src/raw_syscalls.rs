@@ -14,12 +14,12 @@
 
 use std::arch::naked_asm;
 
-use libc::{c_char, c_int, c_long, c_uint, c_ulong};
+use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use crate::memfd_calls::memfd_create;
 use crate::next::{PRCTL, SYSCALL};
 use crate::raw::{self, c_int_result};
-use crate::seccomp::{IS_FILTERED, will_filter};
+use crate::seccomp::filtering;
 
 /// Looks for the C library's, which always exists.
 extern "C" fn find_real() -> usize {
@@ -47,15 +47,47 @@ pub unsafe extern "C" fn prctl(
     fourth: c_ulong,
     fifth: c_ulong,
 ) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
-        will_filter();
-    }
-    PRCTL.call(
-        // SAFETY: the caller's contract. Registers that it did not fill are not looked at.
-        |prctl| unsafe { prctl(option, second, third, fourth, fifth) },
-        // SAFETY: the same.
-        || c_int_result(unsafe { raw::prctl(option, [second, third, fourth, fifth]) }),
-    )
+    let call = || {
+        PRCTL.call(
+            // SAFETY: the caller's contract. Registers that it did not fill are not looked at.
+            |prctl| unsafe { prctl(option, second, third, fourth, fifth) },
+            // SAFETY: the same.
+            || c_int_result(unsafe { raw::prctl(option, [second, third, fourth, fifth]) }),
+        )
+    };
+    if option == libc::PR_SET_SECCOMP { filtering(call) } else { call() }
+}
+
+/// `syscall(SYS_prctl, option, ...)`.
+///
+/// # Safety
+/// As the call itself.
+unsafe extern "C" fn prctl_by_number(
+    _: c_long,
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_long {
+    // SAFETY: the caller's contract.
+    c_long::from(unsafe { prctl(option, second, third, fourth, fifth) })
+}
+
+/// `syscall(SYS_seccomp, operation, flags, args)`. Operations that only ask install nothing.
+///
+/// # Safety
+/// As the call itself.
+unsafe extern "C" fn seccomp_by_number(
+    _: c_long,
+    operation: c_uint,
+    flags: c_uint,
+    args: *const c_void,
+) -> c_long {
+    // SAFETY: the caller's contract.
+    let call = || c_int_result(unsafe { raw::seccomp(operation, flags, args) });
+    let installs = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
+    c_long::from(if installs.contains(&operation) { filtering(call) } else { call() })
 }
 
 /// `syscall(2)`.
@@ -70,13 +102,10 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "cmp rdi, {memfd_create}",
         "je {memfd_by_number}",
         "cmp rdi, {seccomp}",
-        "je 4f",
+        "je {seccomp_by_number}",
         "cmp rdi, {prctl}",
-        "jne 1f",
-        "cmp rsi, {set_seccomp}",
-        "jne 1f",
-        "4: mov byte ptr [rip + {filtered}], 1",
-        "1: mov rax, qword ptr [rip + {real}]",
+        "je {prctl_by_number}",
+        "mov rax, qword ptr [rip + {real}]",
         "test rax, rax",
         "jnz 2f",
         "push rdi",
@@ -98,9 +127,9 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         memfd_create = const libc::SYS_memfd_create,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
-        set_seccomp = const libc::PR_SET_SECCOMP,
         memfd_by_number = sym memfd_by_number,
-        filtered = sym IS_FILTERED,
+        seccomp_by_number = sym seccomp_by_number,
+        prctl_by_number = sym prctl_by_number,
         real = sym SYSCALL,
         find = sym find_real,
     )
@@ -118,16 +147,10 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         "cmp x0, #{memfd_create}",
         "b.eq {memfd_by_number}",
         "cmp x0, #{seccomp}",
-        "b.eq 4f",
+        "b.eq {seccomp_by_number}",
         "cmp x0, #{prctl}",
-        "b.ne 1f",
-        "cmp x1, #{set_seccomp}",
-        "b.ne 1f",
-        "4: adrp x9, {filtered}",
-        "add x9, x9, :lo12:{filtered}",
-        "mov w10, #1",
-        "strb w10, [x9]",
-        "1: adrp x9, {real}",
+        "b.eq {prctl_by_number}",
+        "adrp x9, {real}",
         "ldr x9, [x9, :lo12:{real}]",
         "cbnz x9, 2f",
         "stp x29, x30, [sp, #-80]!",
@@ -146,9 +169,9 @@ pub unsafe extern "C" fn syscall(number: c_long) -> c_long {
         memfd_create = const libc::SYS_memfd_create,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
-        set_seccomp = const libc::PR_SET_SECCOMP,
         memfd_by_number = sym memfd_by_number,
-        filtered = sym IS_FILTERED,
+        seccomp_by_number = sym seccomp_by_number,
+        prctl_by_number = sym prctl_by_number,
         real = sym SYSCALL,
         find = sym find_real,
     )

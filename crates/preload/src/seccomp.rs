@@ -7,19 +7,27 @@
 //! the same calls under them, and passes their number on (`PREZERO_SECCOMP_FILTERS`). A program
 //! that finds more filters than that at its first request gets nothing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Set by `prctl` and `syscall` before a filter is installed.
-pub(crate) static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+use libc::c_int;
+
+/// Filters that this program has installed, or is about to. A call that fails installs none: QEMU
+/// tries one without a program to find out what the kernel can do.
+static FILTERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this program has installed a filter, or is about to.
 pub(crate) fn is_filtered() -> bool {
-    IS_FILTERED.load(Ordering::Relaxed)
+    FILTERS.load(Ordering::Relaxed) > 0
 }
 
-/// A filter is about to be installed.
-pub(crate) fn will_filter() {
-    IS_FILTERED.store(true, Ordering::Relaxed);
+/// Makes a call that installs a filter.
+pub(crate) fn filtering(call: impl FnOnce() -> c_int) -> c_int {
+    FILTERS.fetch_add(1, Ordering::Relaxed);
+    let done = call();
+    if done < 0 {
+        FILTERS.fetch_sub(1, Ordering::Relaxed);
+    }
+    done
 }
 
 /// Tells how many filters `prezero run` ran under.

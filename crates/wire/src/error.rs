@@ -132,10 +132,10 @@ impl fmt::Display for Error {
                 "nothing to zero: every page that may be taken is ready, lent or being zeroed"
             ),
             Self::NoSuchLease { lease } => {
-                write!(f, "no loan has the number {lease}: `prezero status` lists them")
+                write!(f, "no loan has the number {}: `prezero status` lists them", lease.0)
             }
             Self::NoSuchJob { job } => {
-                write!(f, "job {job} is unknown: it was finished or lost before")
+                write!(f, "job {} is unknown: it was finished or lost before", job.0)
             }
             Self::Failed { what } => f.write_str(what),
         }

@@ -67,7 +67,7 @@ impl Record for HoldersReport {
                 Held::Pins => "pins",
             };
             vec![
-                loans::or_dash(holder.lease),
+                loans::or_dash(holder.lease.map(|lease| lease.0)),
                 if holder.draining { "returned" } else { "lent" }.to_owned(),
                 how.to_owned(),
                 holder.pid.to_string(),

@@ -239,7 +239,7 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
     let row = |loan: &LoanStatus| {
         let nodes: Vec<_> = loan.nodes.iter().map(ToString::to_string).collect();
         vec![
-            loan.lease.to_string(),
+            loan.lease.0.to_string(),
             loans::borrower(loan),
             loans::or_dash(loan.pid),
             loans::or_dash(loan.command.as_ref()),
@@ -355,10 +355,10 @@ mod tests {
 prezero 0.1.0, provider stock, pid 7, workers 1, paused by cpu pressure
 
 NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  DRAINING  LOW  HIGH  MAX  FREE
-   0    1G      8  fresh        8        0        16     8     0          0    8    16    -     2
+   0    1G      8  fresh        8        0        16     8     0         0    8    16    -     2
 
 LEASE  USER  PID  COMMAND  OWNER  NODE  AGE  PAGE  PAGES  UNBACKED  SIZE  UNIT
-    3  root   77  qemu     -         0   1m    1G      8     1    8G  vm.scope
+    3  root   77  qemu     -         0   1m    1G      8         1    8G  vm.scope
 
 USER  LOANS  HELD  QUOTA
 root      1    8G    16G

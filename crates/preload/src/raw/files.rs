@@ -164,11 +164,18 @@ pub(crate) fn look(fd: c_int) -> Result<Look> {
     })
 }
 
-/// What a program can set of a descriptor: flags, offset, and who gets its signals.
-pub(crate) fn status(fd: c_int) -> [Result<usize>; 3] {
+/// The state of a descriptor that a program can set, besides its offset: flags, and the process
+/// that gets its signals.
+pub(crate) fn status(fd: c_int) -> [Result<usize>; 2] {
     let get = |command| plain(libc::SYS_fcntl, [int(fd), int(command), 0, 0, 0, 0]);
-    let offset = plain(libc::SYS_lseek, [int(fd), 0, int(libc::SEEK_CUR), 0, 0, 0]);
-    [get(libc::F_GETFL), offset, get(libc::F_GETOWN)]
+    [get(libc::F_GETFL), get(libc::F_GETOWN)]
+}
+
+/// Gives a descriptor the offset of another one.
+pub(crate) fn copy_offset(from: c_int, to: c_int) -> Result<()> {
+    let seek = |fd, offset, whence| plain(libc::SYS_lseek, [int(fd), offset, int(whence), 0, 0, 0]);
+    let offset = seek(from, 0, libc::SEEK_CUR)?;
+    seek(to, offset, libc::SEEK_SET).map(drop)
 }
 
 /// The lowest number that no descriptor of this process has. A duplicate would tell as well, and

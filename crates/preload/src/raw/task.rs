@@ -74,6 +74,20 @@ pub(crate) fn kernel_release() -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
+/// `seccomp`.
+///
+/// # Safety
+/// As the call itself: `args` is for the operation, or null.
+pub(crate) unsafe fn seccomp(
+    operation: libc::c_uint,
+    flags: libc::c_uint,
+    args: *const libc::c_void,
+) -> Result<usize> {
+    let args = [operation as usize, flags as usize, args.addr(), 0, 0, 0];
+    // SAFETY: the caller's contract.
+    unsafe { call(libc::SYS_seccomp, args) }
+}
+
 /// `prctl`.
 ///
 /// # Safety

@@ -176,7 +176,7 @@ fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let heading = ["LEASE", "USER", "PID", "COMMAND", "OWNER", "AGE", "SIZE", "UNBACKED"];
     let cells = |loan: &LoanStatus| {
         Row::new([
-            loan.lease.to_string(),
+            loan.lease.0.to_string(),
             borrower(loan),
             or_dash(loan.pid),
             or_dash(loan.command.as_ref()),
@@ -203,7 +203,7 @@ fn draw_loans(frame: &mut Frame<'_>, view: &View, area: Rect) {
         Constraint::Min(6),
         Constraint::Length(4),
         Constraint::Length(6),
-        Constraint::Length(6),
+        Constraint::Length(8),
     ];
     let area = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area };
     let table = Table::new(rows, widths).header(Row::new(heading).bold());
@@ -271,9 +271,9 @@ mod tests {
  ready 0     zeroing 0     zeroable 0     lent 0     kept 0     draining 0
  ready_low 8, ready_high 32, leave_free 2, max none; 18 free in the kernel
 
- LEASE         USER      PID     COMMAND         OWNER        AGE  SIZE   UNBACKED
- 18            root      4242    postgres        db           2h   8G     1G
- 17            root      4242    postgres        -            2h   8G     1G
+ LEASE         USER      PID     COMMAND         OWNER      AGE  SIZE   UNBACKED
+ 18            root      4242    postgres        db         2h   8G     1G
+ 17            root      4242    postgres        -          2h   8G     1G
 
 
 

@@ -114,7 +114,7 @@ fn name_is_pending_until_its_file_is_complete() {
 fn unbacked_part_is_promised_until_it_is_filled() {
     let bed = Bed::with("[agent]\nfill_max = \"4M\"", "pages_per_block = 1");
     let waiting = || bed.shell.borrow().observed.unbacked.waiting(HERE);
-    let unbacked = hold(&bed, &named("a/unbacked part", 2));
+    let unbacked = hold(&bed, &named("a/unbacked", 2));
     assert_eq!(waiting(), Pages(2), "its borrower will take them");
     let fills = |granted: &Granted| bed.shell.borrow().fill_whole(granted);
     let full = pending(&bed, &named("a/full", 2));

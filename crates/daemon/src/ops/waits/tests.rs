@@ -357,7 +357,10 @@ fn named_loan_reports_ready_and_kept_bytes() {
             let returned = waits::return_by_name(&bed.shell, &name, false).await;
             assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
         }
-        assert_eq!(counted(&bed), [("not_ready", 1), ("ready", 1)]);
+        assert_eq!(
+            counted(&bed),
+            [("kept", 0), ("not_ready", 1), ("partly_ready", 0), ("ready", 1)]
+        );
         let large = LendRequest { whole: true, ..named(3).1 };
         let refused = lend_by_name(&bed, &large).await;
         assert!(matches!(&refused, Err(wire::Error::BadValue { .. })), "{refused:?}");

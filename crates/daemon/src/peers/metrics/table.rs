@@ -92,7 +92,7 @@ metrics! {
     Counter "refusals" REASON "Loans refused, by reason; the last three concern loans by name" => |s| s.metrics.refusals.samples();
     Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
     Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.lent_ready_bytes.0);
-    Counter "lent_hole_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.lent_unbacked_bytes.0);
+    Counter "lent_unbacked_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.lent_unbacked_bytes.0);
     Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes.0);
     Seconds "worker_cpu_seconds" NONE "CPU time of the daemon's own workers, to 10 ms while they run, and of delegated workers once they have ended"
         => |s| s.worker_cpu;

@@ -108,7 +108,8 @@ fn every_label_value_is_there_from_the_start() {
 /// What an idle daemon without pools says.
 fn empty() -> Status {
     serde_json::from_value(serde_json::json!({
-        "provider": "stock", "version": "1", "pid": 1, "pools": [], "loans": [], "workers": 0,
+        "provider": "stock", "version": "1", "pid": 1, "pools": [], "levels": [], "loans": [],
+        "users": [], "workers": 0, "drained": false, "unknown_files": 0,
         "paused_by_pressure": false, "fresh_reason": null, "counters": wire::Counters::default(),
     }))
     .expect("a status")
