@@ -310,7 +310,7 @@ fn watch_its_own(scene: &mut Scene<'_>) -> Got {
 }
 
 /// Two attacks: as many loans as one process can make, and ten a second, by which each wake-up on
-/// the serving thread shows: 120,000 watchers take it 10 ms.
+/// the serving thread shows: 240,000 watchers take it 10 ms.
 pub(crate) fn watches_of_loans_delay_no_user_more_than_of_any_file(stage: &mut Stage) {
     let name = format!("inotify over loans held by memory, {}", stage.recycle);
     let often = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, Duration::ZERO, 8);
@@ -320,11 +320,11 @@ pub(crate) fn watches_of_loans_delay_no_user_more_than_of_any_file(stage: &mut S
         .run(stage);
     let name = format!("inotify over ten loans a second, {}", stage.recycle);
     let pause = Duration::from_millis(100);
-    let seldom = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 8);
+    let seldom = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 16);
     let unwatched = |scene: &mut Scene<'_>| watch_while_it_borrows(scene, pause, 0);
     Attack::new(name, User::Borrower, seldom)
         .only(SERVING_THREAD)
-        .beside(1.5, unwatched)
+        .beside(3.5, unwatched)
         .windows_of(Duration::from_secs(3))
         .run(stage);
 }

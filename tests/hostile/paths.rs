@@ -195,7 +195,8 @@ fn sockets_have_their_modes_without_a_change_by_name() {
     let text = fs::read_to_string(&calls).expect("what strace wrote");
     let by_name: Vec<_> = text
         .lines()
-        .filter(|call| call.contains('(') && !call.contains("+++"))
+        // `???(`: strace saw the thread end before it could read the call.
+        .filter(|call| call.contains('(') && !call.contains("+++") && !call.contains("???("))
         .filter(|call| !call.contains("\"/proc/self/fd/") && !call.contains("AT_EMPTY_PATH"))
         .collect();
     assert!(text.contains("chmod"), "strace saw none: {text}");
