@@ -37,7 +37,7 @@ import (
 
 const (
 	page     = 2 << 20
-	timeout = 30 * time.Second
+	timeout  = 30 * time.Second
 	nodeName = "node-1"
 )
 

@@ -64,7 +64,7 @@ func Call(ctx context.Context, socket, method string, within time.Duration, para
 	if parsed.Error != "" {
 		return &Error{parsed.Error, parsed.Parameters}
 	}
-	if len(parsed.Parameters) == 0 {
+	if reply == nil || len(parsed.Parameters) == 0 {
 		return nil
 	}
 	return json.Unmarshal(parsed.Parameters, reply)
