@@ -102,7 +102,7 @@ fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
     top.wait_for("ready 8 ");
     let loan = daemon.lend(page, 2);
     top.wait_for("lent 2 ");
-    top.wait_for(&daemon.status().loans[0].lease.to_string());
+    top.wait_for(&daemon.status().loans[0].lease.0.to_string());
     top.press("h2\rl1\r");
     top.wait_for("ready_low 1, ready_high 2");
     top.press("l5\r");
