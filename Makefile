@@ -66,7 +66,7 @@ module: need-module
 check: need-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --package prezero-tests --test hostile -- -D warnings
+	$(CARGO) clippy --package prezero-tests --test hostile --test soak -- -D warnings
 
 # Everything that fits into 20 minutes on 2 cores from a fresh clone.
 #

@@ -137,7 +137,7 @@ impl Drop for Operators {
 fn a_lease(daemon: &Daemon, random: &mut StdRng) -> Option<u64> {
     let status = client::Client::connect(daemon.socket()).and_then(|mut client| client.status());
     let Status { loans, .. } = status.ok()?;
-    (!loans.is_empty()).then(|| loans[random.random_range(0..loans.len())].lease)
+    (!loans.is_empty()).then(|| loans[random.random_range(0..loans.len())].lease.0)
 }
 
 /// One of the verbs, with words that are good.
