@@ -5,8 +5,8 @@
 //
 //	go run . PROGRAM NAME:TAG ARCHIVE
 //
-// The layer holds the program alone, as /NAME-OF-THE-FILE. Nothing in the image tells when or where
-// it was made: the same program is the same image.
+// The layer holds the program alone, as /NAME-OF-THE-FILE. The image records no time and no machine:
+// the same program is the same image.
 package main
 
 import (

@@ -247,7 +247,7 @@ fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        // A unbacked part may be short of pages while another borrower's are on their way back.
+        // An unbacked part may be short of pages while another borrower's are on their way back.
         let Ok(memory) = loan.map() else { continue };
         if !loan.is_kept() {
             let mine = u64::try_from(memory.len()).expect("64 bit").min(loan.ready_bytes().0);

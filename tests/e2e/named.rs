@@ -121,7 +121,7 @@ fn whole_loan_has_every_page_or_is_refused() {
     assert!(refused.to_string().contains("agent.fill_max"), "{refused}");
     assert_eq!(names(&daemon, ""), Vec::<String>::new());
     daemon.wait_for("nothing left", |p| p.lent_pages + p.draining_pages == Pages(0));
-    // A unbacked part is an unbacked part where that was not asked for.
+    // A missing part stays unbacked where the loan need not be whole.
     let lent = daemon.agent().lend(&ask("unbacked", page.times(5))).expect("an unbacked part");
     assert_eq!((lent.ready_bytes, allocated(&lent.loan.path)), (Bytes(0), 0));
     daemon.agent().release(named("unbacked")).expect("it is lent");

@@ -141,7 +141,7 @@ fn operators_writes_are_respected_and_not_fought() {
     set_total(before + 13);
     stays(before + 13);
     assert_eq!(resize(&daemon).added_pages, Pages(8));
-    // Pages that were taken away are not added again, whatever the need. The blocks have their
+    // Pages that were taken away stay away, also when more are needed. The blocks have their
     // pages: those are surplus now.
     set_total(before + 2);
     daemon.wait_for("held", |pool| {

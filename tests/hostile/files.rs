@@ -253,7 +253,7 @@ fn take_locks(scene: &mut Scene<'_>) -> Got {
     scene.set_up();
     scene.wait();
     drop(held);
-    Ok("flock, fcntl: ok, applied by nobody".to_owned())
+    Ok("flock, fcntl: ok, ignored by the daemon".to_owned())
 }
 
 pub(crate) fn locks_on_returned_files_delay_no_user(stage: &mut Stage) {

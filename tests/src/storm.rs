@@ -162,7 +162,7 @@ impl<'a> Borrower<'a> {
             std::thread::sleep(Duration::from_millis(self.random.random_range(1..10)));
             return None;
         };
-        // A unbacked part may be short of pages while others' are on their way back.
+        // An unbacked part may be short of pages while others' are on their way back.
         let memory = loan.map().ok()?;
         if (loan.ready_bytes() != loan.bytes() || loan.is_kept()) && memory.populate().is_err() {
             return None;

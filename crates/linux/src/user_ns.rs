@@ -18,8 +18,8 @@ use crate::raw;
 use crate::roots::Roots;
 
 /// The user who made the outermost user namespace of a socket's peer, below the caller's own and
-/// those that root made. `None` without such a namespace: then its user number is its own. A kernel
-/// without user namespaces (`CONFIG_USER_NS`) has none.
+/// those that root made. `None` if there is none: then the peer's user
+/// number is its own. A kernel without `CONFIG_USER_NS` has no user namespaces.
 ///
 /// Namespaces that root made are containers, and their users as different as any.
 ///

@@ -6,8 +6,9 @@
 //! it was mapped. Pages may lie on a node that the new policy leaves out. If no process has touched
 //! them, other memory takes their place: a loan from that node, or the kernel's own.
 //!
-//! Memory counts as untouched if no page is in this process's page tables and no other process can
-//! have it: it is private, or there was no fork and no message with descriptors since. Touched
+//! Memory counts as untouched if this process's page tables have no page of it, and this process
+//! alone can have it. Private memory is its own, and so is memory made after the last fork and the
+//! last message with descriptors. Touched
 //! memory stays where it is, as without the shim.
 //!
 //! # Safety

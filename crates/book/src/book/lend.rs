@@ -315,7 +315,7 @@ impl Book {
         let unlent = self.blocks.total(domain, &UNLENT).memory;
         let spared_unlent = spared().filter(|b| b.is_unlent()).map(Block::memory).sum();
         let free = self.available(domain) + unlent.saturating_sub(spared_unlent);
-        // A unbacked part takes no pages before it is mapped, so the free count misses it. Lent
+        // An unbacked part takes no pages before it is mapped, so the free count misses it. Lent
         // pages can never exceed the total.
         let lent = self.blocks.total(domain, &[StateName::Lent]).pages;
         let not_lent = spared().filter(|b| b.state_name() != StateName::Lent);

@@ -17,7 +17,7 @@ const MIN_IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// and page size one says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSize {
-    /// The daemon keeps the kernel's pool at so many pages at least, in use or not.
+    /// The minimum size of the kernel's pool, used and unused pages together.
     pub size_min: Pages,
     /// ... and makes it no larger than this; default: it leaves the kernel's pool alone.
     pub size_max: Option<Pages>,

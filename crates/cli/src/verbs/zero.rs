@@ -83,7 +83,7 @@ struct Asked {
     /// Clear blocks in place with this method (default: the best as measured on this CPU)
     #[arg(long, value_name = "NAME")]
     method: Option<Method>,
-    /// Look for a signal after so many bytes of clearing in place, as in 256KiB
+    /// Look for a signal after this many bytes of clearing in place, as in 256KiB
     #[arg(long, value_name = "BYTES")]
     chunk: Option<Chunk>,
     /// Run where and as this process or thread runs: its cgroups, CPUs, policy and nice value

@@ -26,9 +26,9 @@ pub(crate) const UNLENT_NAMES: UserQueue = Some(Uid(u32::MAX));
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The most user queues of users at a time; later ones share one.
+/// The most queues of users at a time; later users share one.
 const MAX_USER_QUEUES: usize = 256;
-/// The user queue that they share.
+/// The queue that they share.
 const SHARED_QUEUE: UserQueue = Some(Uid(u32::MAX));
 /// How long a thread waits for the next task before it ends.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports: what there is, as the faces tell it.
+//! Reports: the present state, for every api.
 
 use std::collections::BTreeSet;
 

@@ -12,7 +12,7 @@
 //! 4. [`maps`]: for every page size, `MAP_POPULATE` by the kernel against lend, map and touch.
 //! 5. [`report`]: one table, or JSON of the same records.
 //!
-//! [`in_vm`] is another walk, for the kernel module on a machine whose own kernel takes none.
+//! [`in_vm`] is another walk, for the kernel module on a machine that cannot load modules.
 //!
 //! Pages are either in the kernel's pool, where QEMU and `MAP_POPULATE` take them, or in the
 //! daemon's. There are enough for one of the two, so each round fills the daemon's pool, borrows

@@ -113,7 +113,7 @@ fn in_place_pool_releases_blocks_it_cannot_clear_in_place() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
     assert_eq!(settled(&mut book, block, Reach::Poisoned).0, Settled::Gone, "memory errors");
 
-    // A unbacked part of the very size of a block: the part that its client filled is unknown.
+    // An unbacked part of the very size of a block: the part that its client filled is unknown.
     let mut book = super::book([in_place(0, 2)]);
     book.has_free(Node(0), PAGE, Pages(2));
     let (loan, _) = lend(&mut book, &ask(2));
