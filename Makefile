@@ -92,7 +92,7 @@ test: need-test say-room
 	$(MAKE) test-here
 
 # Of the hostile suite what takes longest is for test-all: the rest is under two minutes.
-NOT_HERE = --skip short_locks --skip attacks_on_fresh_pools --skip cutting_punching
+NOT_HERE = --skip short_sysfs_locks --skip attacks_on_fresh_pools --skip cutting_punching
 
 test-here: check
 	$(CARGO) build --workspace

@@ -268,11 +268,14 @@ struct Tally {
     skips: BTreeSet<String>,
     /// Results indented since the last one that was not: that one sums them up.
     nested: bool,
+    /// libtest was given a filter that matches no test.
+    is_without_tests: bool,
 }
 
 impl Tally {
     fn see(&mut self, line: &str) {
         let text = line.trim_start();
+        self.is_without_tests |= text == "running 0 tests";
         let tap = tap::Line::from(line);
         if let tap::Line::Plan { results, is_nested } = tap {
             if !is_nested {
@@ -336,6 +339,9 @@ impl Tally {
             Outcome::Timeout => ", timed out".to_owned(),
             Outcome::NotStarted { reason } => format!(", not started: {reason}"),
         };
+        if self.is_without_tests && seen == 0 {
+            trouble += ", no test has the name that it asks for";
+        }
         if let Some(planned) = self.planned.filter(|&planned| planned != seen) {
             trouble += &format!(", {seen} of {planned} planned results");
         }
@@ -385,6 +391,12 @@ mod tests {
     fn ktap_counts_cases_but_not_the_suite() {
         let output = "KTAP version 1\n1..1\n    KTAP version 1\n    1..2\n    ok 1 a\n    ok 2 b\nok 1 suite\n";
         assert_eq!(count(output, &FINE), Count { passed: 2, failed: 0, skipped: 0 });
+    }
+
+    #[test]
+    fn libtest_without_any_test_fails() {
+        let output = "\nrunning 0 tests\n\ntest result: ok. 0 passed; 209 filtered out\n";
+        assert_eq!(count(output, &FINE), Count { passed: 0, failed: 1, skipped: 0 });
     }
 
     #[test]
