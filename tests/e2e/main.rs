@@ -29,6 +29,7 @@ mod rights;
 mod service;
 mod shim;
 mod starting;
+mod terminals;
 mod top;
 mod tree;
 mod tree_context;

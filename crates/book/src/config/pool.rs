@@ -9,7 +9,7 @@ use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
 use wire::{PoolChange, Recycle};
 
 use super::resize::{Keys, Time};
-use super::{ConfigError, PoolSize, optional_text, syntax};
+use super::{ConfigError, PoolSize, optional_text, reading};
 
 /// How much, as people write it: `"16G"` is bytes, a plain number pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -287,7 +287,8 @@ impl FromStr for PoolConfig {
             let quote = if value.parse::<u64>().is_ok() { "" } else { "\"" };
             toml += &format!("{key} = {quote}{value}{quote}\n");
         }
-        let pool: Self = toml::from_str(&toml).map_err(|e| syntax(&e))?;
+        let refused = |error: toml::de::Error| ConfigError::Syntax(reading::plain(error.message()));
+        let pool: Self = toml::from_str(&toml).map_err(refused)?;
         pool.check()?;
         Ok(pool)
     }
@@ -341,7 +342,10 @@ mod tests {
             ("page_size=2M,ready=64G,pages_per_block=1", "`ready` stands for"),
             ("page_size=2M,ready=3M", "ready: 3M is not a whole number of 2M pages"),
             ("page_size=2M,ready_high=16Q", "16Q"),
-            ("page_size=2M,ready=64G,max=1G", "above max"),
+            ("page_size=2M,ready=64G,max=1G", "ready 64G is above max 1G"),
+            ("page_size=2M,redy=4G", "`redy` is no key: did you mean `ready`?"),
+            ("ready=4G", "`page_size` is missing"),
+            ("page_size=2M,recycle=fersh", "did you mean `fresh`?"),
         ] {
             let error = text.parse::<PoolConfig>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -17,7 +17,8 @@ use units::Owner;
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
-use crate::output;
+use crate::output::{self, terminal};
+use crate::program;
 use crate::shared::{Daemon, WhichPages};
 use crate::verbs::named::NamedArgs;
 
@@ -88,6 +89,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if request.name().is_some() {
         return args.named.lend(&args.daemon, &request);
     }
+    terminal::end_with_output();
+    program::check_runnable(&args.command[0])?;
     let mut client = args.daemon.connect()?;
     let loan = match args.wait {
         Some(time) => client.lend_within(&request, time)?,
@@ -96,6 +99,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let (ready, size) = (loan.ready_bytes(), loan.bytes());
     if ready < size && !loan.is_kept() {
         output::note(&format!("{ready} of {size} are ready; the kernel zeroes the rest on touch"));
+    }
+    if !Inherited::is_named_by(&args.command) {
+        output::note(
+            "CMD names neither {path} nor {fd}: it has the memory only if it reads PREZERO_PATH or \
+             PREZERO_FD",
+        );
     }
     let memory = Inherited::new(loan)?;
     Err(become_command(&mut memory.command(&args.command)))

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::inherited::become_command;
 use crate::installed;
 use crate::program;
@@ -62,9 +62,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let shim = match &args.preload {
-        Some(path) => path.clone(),
+        Some(path) if path.is_file() => path.clone(),
+        Some(path) => {
+            return Err(Failure::usage(format!("--preload {}: no such file", path.display())));
+        }
         None => installed::shim()?,
     };
+    program::check_runnable(&args.command[0])?;
     let socket = std::path::absolute(&args.daemon.socket)?;
     let mut command = Command::new(&args.command[0]);
     command

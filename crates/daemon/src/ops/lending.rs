@@ -141,7 +141,7 @@ impl Shell {
         match self.hand_over(asked, loan, made, borrower) {
             Ok(granted) => Ok(Ok(granted)),
             Err(error) => {
-                tracing::error!(%error, %lease, "a loan could not be handed over");
+                tracing::error!(%error, lease = lease.0, "a loan could not be handed over");
                 self.end_lease(lease);
                 Err(error)
             }

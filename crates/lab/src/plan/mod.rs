@@ -296,7 +296,7 @@ fn all(fleets: &[Fleet], asks: &[Ask], stop: &Stop) -> Result<Vec<Cell>, Failure
         work();
     });
     if stop.is_set() {
-        return Err(Failure::interrupted());
+        return Err(Failure::stopped(stop));
     }
     let mut done = done.into_inner().expect("every thread has ended");
     done.sort_by_key(|(at, _)| *at);
