@@ -8,6 +8,7 @@
 mod conformance;
 mod crash;
 mod crowds;
+mod health;
 mod inherited;
 mod isolation;
 mod keep;

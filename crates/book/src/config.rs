@@ -349,12 +349,30 @@ impl Config {
                 return Err(ConfigError::ReservedTwice(one.node, one.page_size));
             }
         }
-        check_apart(&self.pools)?;
+        let mut spread = self.clone();
+        spread.spread(&[Node(0)]);
+        check_apart(&spread.pools)?;
         self.tree.check()?;
         match self.workers.pause_above_pressure {
             Some(percent) if !(1..=100).contains(&percent) => Err(ConfigError::Pressure(percent)),
             _ => Ok(()),
         }
+    }
+
+    /// Makes a pool of no node one for each of these nodes. A table with a node stands there in
+    /// place of one without, of the same page size.
+    pub fn spread(&mut self, nodes: &[Node]) {
+        let has_own = |pool: &&PoolConfig| !pool.every_node;
+        let own: Vec<_> =
+            self.pools.iter().filter(has_own).map(|pool| pool.key().domain()).collect();
+        let on_nodes = |pool: PoolConfig| -> Vec<PoolConfig> {
+            if !pool.every_node {
+                return vec![pool];
+            }
+            let on = |node: &Node| PoolConfig { node: *node, every_node: false, ..pool.clone() };
+            nodes.iter().map(on).filter(|pool| !own.contains(&pool.key().domain())).collect()
+        };
+        self.pools = std::mem::take(&mut self.pools).into_iter().flat_map(on_nodes).collect();
     }
 
     /// The most bytes that `uid` may hold, given the quota of its groups.
@@ -418,6 +436,27 @@ mod tests {
         assert_eq!((config.tree.enabled, config.tree.mode), (None, Some(0o660)));
         assert_eq!(config.pools[1].low(), Pages::ZERO);
         assert_eq!(config.pools[1].pages_per_block, Pages(1));
+    }
+
+    #[test]
+    fn pool_without_a_node_is_one_for_each_node_without_its_own() {
+        let text = "[[pool]]\npage_size = \"2M\"\nready = \"1G\"\n\
+                    [[pool]]\nnode = 1\npage_size = \"2M\"\nready = \"4G\"\n\
+                    [[pool]]\nnode = 0\npage_size = \"1G\"\n";
+        let mut config = Config::from_toml(text).expect("a good file");
+        config.spread(&[0, 1, 2].map(Node));
+        let pools: Vec<_> = config
+            .pools
+            .iter()
+            .map(|pool| (pool.node.0, pool.page_size.to_string(), pool.ready_high.0))
+            .collect();
+        let expected = [(0, "2M", 512), (2, "2M", 512), (1, "2M", 2048), (0, "1G", 0)];
+        assert_eq!(pools, expected.map(|(node, size, ready)| (node, size.to_owned(), ready)));
+        let spread = config.clone();
+        config.spread(&[Node(5)]);
+        assert_eq!(config, spread, "once is enough");
+        let twice = "[[pool]]\npage_size = \"2M\"\n[[pool]]\npage_size = \"2M\"\n";
+        assert!(Config::from_toml(twice).unwrap_err().to_string().contains("twice"));
     }
 
     #[test]

@@ -15,10 +15,15 @@ const UNIT_DIRS: [&str; 3] =
     ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 const UNIT: &str = "prezero.service";
 
+/// Whether a unit of systemd's is for the daemon of a socket.
+pub(crate) fn has_unit(socket: &Path) -> bool {
+    let is_there = || UNIT_DIRS.iter().any(|dir| Path::new(dir).join(UNIT).exists());
+    socket == Path::new(client::DEFAULT_SOCKET) && is_there()
+}
+
 /// How to start the daemon of a socket: the packaged unit, where there is one for it.
 pub(crate) fn start_advice(socket: &Path) -> &'static str {
-    let has_unit = || UNIT_DIRS.iter().any(|dir| Path::new(dir).join(UNIT).exists());
-    match socket == Path::new(client::DEFAULT_SOCKET) && has_unit() {
+    match has_unit(socket) {
         true => "start it by `systemctl start prezero`",
         false => "start one with `prezero serve`",
     }

@@ -13,6 +13,7 @@
 pub mod agent;
 mod answers;
 mod error;
+mod health;
 mod lend;
 mod message;
 mod methods;
@@ -27,6 +28,7 @@ pub use answers::{
     ZeroBy,
 };
 pub use error::Error;
+pub use health::{Ailment, Cause, Health};
 pub use lend::{Hold, LendForAgent, LendRequest};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{

@@ -11,9 +11,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use client::LendRequest;
-use units::Bytes;
-use units::Owner;
+use client::{Client, LendRequest, Loan};
+use units::{Bytes, Owner, Pages};
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
@@ -74,6 +73,22 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+/// Where enough is ready in other blocks, that it is, and what that means for the next loan.
+fn ready_elsewhere(client: &mut Client, loan: &Loan) -> String {
+    let page_size = loan.page_size();
+    let Ok(status) = client.status() else { return String::new() };
+    let pools = || status.pools.iter().filter(|pool| pool.page_size == page_size);
+    let ready: Bytes = pools().map(|pool| pool.ready_pages.bytes(page_size)).sum();
+    if ready < loan.bytes().saturating_sub(loan.ready_bytes()) {
+        return String::new();
+    }
+    let next = match pools().any(|pool| pool.pages_per_block == Pages(0)) {
+        true => "the pool learns this size, and has a block for the next loan of it",
+        false => "set `ready` for blocks of all sizes, or pages_per_block as large as the loan",
+    };
+    format!("; {ready} more are ready in other blocks: {next}")
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     let request = LendRequest {
         bytes: args.size,
@@ -98,7 +113,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let (ready, size) = (loan.ready_bytes(), loan.bytes());
     if ready < size && !loan.is_kept() {
-        output::note(&format!("{ready} of {size} are ready; the kernel zeroes the rest on touch"));
+        let elsewhere = ready_elsewhere(&mut client, &loan);
+        output::note(&format!(
+            "{ready} of {size} are ready; the kernel zeroes the rest on touch{elsewhere}"
+        ));
     }
     if !Inherited::is_named_by(&args.command) {
         output::note(

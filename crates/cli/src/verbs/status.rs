@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use units::Pages;
-use wire::{LoanStatus, PoolStatus, Status, UserStatus};
+use wire::{Ailment, LoanStatus, PoolStatus, Status, UserStatus};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::table::{self, Column};
@@ -60,11 +60,11 @@ impl Serialize for StatusReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Status { provider, kernel, version, pid, pools, levels, loans, users, .. } = &self.0;
         let Status { workers, paused_by_pressure, fresh_reason, drained, tree, .. } = &self.0;
-        let Status { unknown_files, counters, .. } = &self.0;
+        let Status { unknown_files, health, ailments, counters, .. } = &self.0;
         let name = loans::name_of;
         let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
         let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
-        let mut fields = serializer.serialize_struct("Status", 15)?;
+        let mut fields = serializer.serialize_struct("Status", 17)?;
         fields.serialize_field("provider", provider)?;
         fields.serialize_field("kernel", kernel)?;
         fields.serialize_field("version", version)?;
@@ -79,6 +79,8 @@ impl Serialize for StatusReport {
         fields.serialize_field("drained", drained)?;
         fields.serialize_field("tree", tree)?;
         fields.serialize_field("unknown_files", unknown_files)?;
+        fields.serialize_field("health", health)?;
+        fields.serialize_field("ailments", ailments)?;
         fields.serialize_field("counters", counters)?;
         fields.end()
     }
@@ -87,19 +89,21 @@ impl Serialize for StatusReport {
 impl Record for StatusReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let Status { version, pid, pools, loans, users, workers, .. } = &self.0;
-        let Status { paused_by_pressure, fresh_reason, unknown_files, counters, .. } = &self.0;
-        let paused = match (self.0.drained, *paused_by_pressure) {
-            (true, _) => ", drained",
-            (false, true) => ", paused by cpu pressure",
-            (false, false) => "",
-        };
+        let Status { health, ailments, fresh_reason, counters, .. } = &self.0;
         let provider = provider::describe(&self.0);
         text::write(
             out,
             &format!(
-                "prezero {version}, provider {provider}, pid {pid}, workers {workers}{paused}"
+                "prezero {version}, provider {provider}, pid {pid}, workers {workers}: {health}"
             ),
         )?;
+        for Ailment { found, remedy, command, .. } in
+            ailments.iter().filter(|a| a.cause.is_ailing())
+        {
+            text::write(out, &format!("{health}: {found}"))?;
+            let command = command.as_ref().map(|command| format!(": {command}"));
+            text::write(out, &format!("  -> {remedy}{}", command.unwrap_or_default()))?;
+        }
         writeln!(out)?;
         pool_table(out, pools)?;
         pools::sizes(out, pools)?;
@@ -109,12 +113,6 @@ impl Record for StatusReport {
         if let Some(reason) = fresh_reason {
             writeln!(out)?;
             text::write(out, &format!("auto recycles fresh: {reason}"))?;
-        }
-        if *unknown_files > 0 {
-            let blocks = count(*unknown_files, "block");
-            writeln!(out)?;
-            let lost = "that the daemon knows nothing of: restart it to have the pages";
-            text::write(out, &format!("{blocks} {lost}"))?;
         }
         if !loans.is_empty() {
             writeln!(out)?;
@@ -345,6 +343,13 @@ mod tests {
             drained: false,
             tree: None,
             unknown_files: 0,
+            health: wire::Health::Paused,
+            ailments: vec![Ailment {
+                cause: wire::Cause::Pressure,
+                found: "zeroing waits for CPU pressure to fall below 40 %".into(),
+                remedy: "it goes on by itself".into(),
+                command: Some("sudo prezero zero".into()),
+            }],
             counters: Counters {
                 loans: 1,
                 lent_ready_bytes: Bytes(8 << 30),
@@ -358,7 +363,9 @@ mod tests {
         assert_eq!(
             text(&report()),
             "\
-prezero 0.1.0, provider stock, pid 7, workers 1, paused by cpu pressure
+prezero 0.1.0, provider stock, pid 7, workers 1: paused
+paused: zeroing waits for CPU pressure to fall below 40 %
+  -> it goes on by itself: sudo prezero zero
 
 NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  DRAINING  LOW  HIGH  MAX  FREE
    0    1G     8G  fresh       8G        0       16G    8G     0         0   8G   16G    -    2G

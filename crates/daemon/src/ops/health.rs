@@ -96,7 +96,14 @@ impl Incidents {
 
     /// A loan was granted, of `ready` ready pages, while other blocks with as much as it lacks were
     /// ready: none of them is large enough.
-    fn partly_ready(&mut self, uid: Uid, bytes: Bytes, ready: Bytes, elsewhere: Bytes, block: Bytes) {
+    fn partly_ready(
+        &mut self,
+        uid: Uid,
+        bytes: Bytes,
+        ready: Bytes,
+        elsewhere: Bytes,
+        block: Bytes,
+    ) {
         let what = format!("found {ready} ready, and {elsewhere} more in other blocks of {block}");
         self.record(Cause::Blocks, uid, None, bytes, what);
     }
@@ -126,7 +133,14 @@ impl Incidents {
             .map(|(cause, of)| {
                 let count = of.count - std::mem::replace(&mut of.logged, of.count);
                 let Incident { uid, pid, bytes, what, .. } = of;
-                LoggedIncident { cause: *cause, uid: *uid, pid: *pid, bytes: *bytes, what: what.clone(), count }
+                LoggedIncident {
+                    cause: *cause,
+                    uid: *uid,
+                    pid: *pid,
+                    bytes: *bytes,
+                    what: what.clone(),
+                    count,
+                }
             })
             .collect()
     }
@@ -169,16 +183,18 @@ impl Shell {
         }
         // A pool of all sizes learns from the loan, and has a block for the next one.
         let nodes = |node| asked.request.node.is_none_or(|wanted| wanted == node);
-        let fixed = self.book.pool_keys().filter(|key| {
-            key.page_size == size && !key.is_mixed() && nodes(key.node)
-        });
+        let fixed = self
+            .book
+            .pool_keys()
+            .filter(|key| key.page_size == size && !key.is_mixed() && nodes(key.node));
         let counts = fixed.filter_map(|key| {
             let status = self.book.pool_status(key, &self.observed.counts(key.domain()))?;
             Some((status.ready_pages, key.pages_per_block))
         });
-        let (left, block) = counts.fold((Pages::ZERO, Pages::ZERO), |(left, block), (ready, size)| {
-            (left + ready, block.max(size))
-        });
+        let (left, block) = counts
+            .fold((Pages::ZERO, Pages::ZERO), |(left, block), (ready, size)| {
+                (left + ready, block.max(size))
+            });
         if left >= missing {
             let [all, ready, left, block] = [pages, ready, left, block].map(|of| of.bytes(size));
             self.incidents.partly_ready(asked.account, all, ready, left, block);
@@ -207,14 +223,16 @@ fn ailments(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
         ailment(Cause::Listener, found, remedy, Some("sudo systemctl reload prezero".to_owned()))
     }));
     all.extend((seen.unknown_files > 0).then(|| {
-        let found = format!("{} blocks on the daemon's mounts are unknown to it", seen.unknown_files);
+        let found =
+            format!("{} blocks on the daemon's mounts are unknown to it", seen.unknown_files);
         let remedy = "a restart takes them over or gives their pages back, and ends no loan";
         ailment(Cause::Files, found, remedy, Some("sudo systemctl restart prezero".to_owned()))
     }));
     all.extend(bare_nodes(incidents, seen));
     all.extend(seen.fresh_reason.map(|reason| {
         let found = format!("returned memory is cleared anew, at more CPU time: {reason}");
-        let remedy = "a kernel with BTF, and CAP_BPF and CAP_PERFMON for the daemon, show pinned pages";
+        let remedy =
+            "a kernel with BTF, and CAP_BPF and CAP_PERFMON for the daemon, show pinned pages";
         ailment(Cause::Fresh, found, remedy, Some("ls /sys/kernel/btf/vmlinux".to_owned()))
     }));
     all
@@ -224,7 +242,8 @@ fn ailments(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
 fn operators(seen: Seen<'_>) -> Vec<Ailment> {
     let mut all = Vec::new();
     if seen.drained {
-        let found = "`prezero drain` empties the pools, over restarts: nothing is kept ready".to_owned();
+        let found =
+            "`prezero drain` empties the pools, over restarts: nothing is kept ready".to_owned();
         let command = Some("sudo prezero drain --end".to_owned());
         all.push(ailment(Cause::Drained, found, "end it when the maintenance is over", command));
     }
@@ -308,7 +327,8 @@ fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
     let mut all = Vec::new();
     for (domain, total) in seen.totals {
         let size = domain.page_size;
-        let of = || seen.pools.iter().filter(|pool| pool.node == domain.node && pool.page_size == size);
+        let of =
+            || seen.pools.iter().filter(|pool| pool.node == domain.node && pool.page_size == size);
         if let Some(why) = of().find_map(|pool| pool.resize.as_ref()?.short_because.as_ref()) {
             let found = format!("{domain}: the kernel's pool is smaller than wanted: {why}");
             let remedy = "free memory on that node, or lower size_free or what is to be ready";
@@ -323,12 +343,17 @@ fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
         let (wanted, low) = (sum(|pool| pool.ready_high), sum(|pool| pool.ready_low));
         let free = of().map(|pool| pool.kernel_free_pages).max().unwrap_or_default();
         let owned = sum(|pool| {
-            pool.ready_pages + pool.zeroing_pages + pool.lent_pages + pool.kept_pages
+            pool.ready_pages
+                + pool.zeroing_pages
+                + pool.lent_pages
+                + pool.kept_pages
                 + pool.draining_pages
         });
         if *total < wanted {
             let [wanted_bytes, total] = [wanted, *total].map(|pages| pages.bytes(size));
-            let found = format!("{domain}: {wanted_bytes} are to be ready, and the kernel's pool has {total}");
+            let found = format!(
+                "{domain}: {wanted_bytes} are to be ready, and the kernel's pool has {total}"
+            );
             let command = format!("sudo prezero reserve {}:{size}={wanted_bytes}", domain.node);
             let remedy = "reserve more, by [[reserve]] at boot, or set size_max";
             all.push(ailment(Cause::Pool, found, remedy, Some(command)));
@@ -440,7 +465,8 @@ mod tests {
         only(&taken, Cause::Taken, &["use 30M of 32M", "smaps"]);
         let lent = PoolStatus { lent_pages: Pages(15), ..pool(1, 8, 8, 0) };
         assert_eq!(causes_with(lent, 16, |_, _, _| {}), [], "its own loans use them");
-        let resize = ResizeStatus { short_because: Some("memory".into()), ..ResizeStatus::default() };
+        let resize =
+            ResizeStatus { short_because: Some("memory".into()), ..ResizeStatus::default() };
         let short = PoolStatus { resize: Some(resize), ..pool(0, 8, 8, 0) };
         only(&causes_with(short, 4, |_, _, _| {}), Cause::Resize, &["memory"]);
         let listener = causes_with(healthy(), 16, |incidents, _, _| {

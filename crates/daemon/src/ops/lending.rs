@@ -137,6 +137,7 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.record_grant(&loan);
+        self.judge_grant(asked, &loan);
         let lease = loan.lease;
         match self.hand_over(asked, loan, made, borrower) {
             Ok(granted) => Ok(Ok(granted)),

@@ -119,15 +119,10 @@ fn heading(view: &View, width: usize) -> Vec<Line<'static>> {
     let Some(status) = &view.status else {
         return vec![Line::from(format!(" asks {}", view.socket.display()))];
     };
-    let paused = match (status.drained, status.paused_by_pressure) {
-        (true, _) => ", drained",
-        (false, true) => ", paused by CPU pressure",
-        (false, false) => "",
-    };
     let workers = count(status.workers.into(), "worker");
     let first = format!(
-        " prezero {}, provider {}, pid {}, {workers}{paused}",
-        status.version, status.provider, status.pid
+        " prezero {}, provider {}, pid {}, {workers}: {}",
+        status.version, status.provider, status.pid, status.health
     );
     let rates = &view.rates;
     let hits =

@@ -255,6 +255,8 @@ pub(super) mod tests {
             drained: false,
             tree: None,
             unknown_files: 0,
+            health: wire::Health::Healthy,
+            ailments: Vec::new(),
             counters: Counters { loans: 21, lost_workers: 1, refusals: 2, ..Counters::default() },
         }
     }
