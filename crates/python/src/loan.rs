@@ -127,10 +127,15 @@ impl Loan {
         &self,
         py: Python<'_>,
         _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.close(py)
+        match self.close(py) {
+            // Its traceback may hold the view. The loan ends with the last of both, and the error
+            // is not to be hidden by another.
+            Err(_) if !error.is_none() => Ok(()),
+            done => done,
+        }
     }
 
     fn __repr__(&self) -> String {
