@@ -13,7 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // ready bytes that the driver was told of when a claim's loan was made.

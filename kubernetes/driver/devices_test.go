@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const mib = 1 << 20

@@ -23,7 +23,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const (

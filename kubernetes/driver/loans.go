@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
-	"prezero-dra/varlink"
+	"prezero/agent"
+	"prezero/varlink"
 )
 
 // lending is what came of asking for all loans of a claim.

@@ -43,7 +43,7 @@ fn a_loan_is_what_the_daemon_says_it_is() {
     assert_eq!((loan.page_size(), loan.is_kept(), loan.parts().len()), (PAGE.size(), false, 2));
     let memory = loan.map().expect("a mapping");
     assert_eq!(memory.len() as u64, PAGE.times(2).0);
-    drop(memory);
+    let loan = memory.unmap();
     let numbers: Vec<_> = loan.parts().map(|(fd, _)| fd.as_raw_fd()).collect();
     let number = loan.lease().as_raw_fd();
     let (lease, blocks) = loan.into_fds();
@@ -54,13 +54,28 @@ fn a_loan_is_what_the_daemon_says_it_is() {
 }
 
 #[test]
+fn mapping_is_writable_bytes_and_holds_its_loan() {
+    let daemon = daemon(2);
+    let mut memory = daemon.client().lend(&pages(2)).and_then(Loan::map).expect("a mapping");
+    assert!(memory.iter().all(|byte| *byte == 0));
+    memory[0] = 7;
+    memory.copy_within(..1, 1);
+    assert_eq!(memory[..3], [7, 7, 0]);
+    let listed = daemon.client().status().expect("a status").loans;
+    let ids: Vec<_> = listed.iter().map(|loan| loan.lease).collect();
+    assert_eq!(ids, [memory.loan().id()]);
+    assert_eq!(daemon.pool().lent_pages, Pages(2));
+    drop(memory);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
+}
+
+#[test]
 fn owners_content_is_reported_as_kept() {
     let daemon = daemon(1);
     let lend = || daemon.lend_to("somebody", Duration::from_secs(60), PAGE, 1);
     let first: Loan = lend();
     assert!(!first.is_kept());
-    first.map().expect("a mapping").fill(0..1, 7);
-    drop(first);
+    first.map().expect("a mapping")[0] = 7;
     daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     assert!(lend().is_kept());
 }

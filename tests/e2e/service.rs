@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use nix::sys::signal::Signal;
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
@@ -166,7 +167,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let (left, free) = (pool.ready_pages, daemon.kernel_free(page));
     let held = if daemon.has_blocks() { left } else { Pages(0) };
     assert_eq!(held + Pages(free), Pages(7), "{left} ready and {free} free: no page is lost");
-    assert_zero(&loan.map().expect("the loan goes on"));
+    assert_zero(&loan.map_alone().expect("the loan goes on"));
     drop(loan);
     watch.next().expect("the watch goes on").expect("a good report");
 }
@@ -290,7 +291,7 @@ fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     daemon.wait_until_up();
     let pool = daemon.pool();
     assert_eq!((pool.ready_pages, pool.lent_pages), (Pages(3), Pages(1)));
-    assert_zero(&loan.map().expect("the loan goes on"));
+    assert_zero(&loan.map_alone().expect("the loan goes on"));
     drop(loan);
     daemon.wait_for("returned", |pool| {
         pool.lent_pages == Pages(0) && pool.draining_pages == Pages(0)
@@ -298,7 +299,7 @@ fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     assert_eq!(daemon.kernel_free(page), 1, "a returned block's page is the kernel's again");
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(4));
-    assert_zero(&daemon.lend(page, 1).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 1).map_alone().expect("a mapping"));
     daemon.command(&["release", "all"]).output().expect("prezero runs");
     daemon.kill();
 }

@@ -5,8 +5,9 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use client::{Hold, LendRequest, Mapping};
+use client::{Hold, LendRequest};
 use linux::BlockFile;
+use linux::Mapping;
 use prezero_tests::Page;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use client::Mapping;
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::Page;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -225,7 +226,7 @@ fn drain_and_wait(scene: &mut Scene<'_>) -> Got {
     let mut held = Vec::new();
     for _ in 0..DRAINING_BLOCKS {
         let loan = scene.borrow(|request| request.single = false);
-        let memory = loan.map().expect("lent memory");
+        let memory = loan.map_alone().expect("lent memory");
         memory.fill(0..1, 1);
         held.push(memory);
     }

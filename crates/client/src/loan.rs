@@ -3,14 +3,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use linux::Mapping;
 use units::{Bytes, LeaseId, PageSize};
 use wire::{Lent, LentPart};
 
 use crate::error::{Error, Result};
+use crate::mapped::MappedLoan;
 
-/// A loan. It ends when this is dropped and no copy of its descriptors or mappings is left in
-/// any process.
+/// A loan. It ends when this, or the [`MappedLoan`] made of it, is dropped and no copy of its
+/// descriptors or mappings is left in any process.
 #[derive(Debug)]
 pub struct Loan {
     lease: OwnedFd,
@@ -76,16 +76,21 @@ impl Loan {
         self.parts.iter().map(|(fd, part)| (fd.as_fd(), part))
     }
 
-    /// Maps all of it as one range, readable and writable.
+    /// Maps all of it as one range, readable and writable. The mapping holds the loan.
     ///
     /// Costs page tables only for the ready part.
     ///
     /// # Errors
     /// [`Error::Kernel`], as when the address space is full, or `ENOMEM` when the kernel cannot
-    /// reserve the pages of an unbacked part.
-    pub fn map(&self) -> Result<Mapping> {
+    /// reserve the pages of an unbacked part. The loan is returned then.
+    pub fn map(self) -> Result<MappedLoan> {
+        MappedLoan::new(self)
+    }
+
+    /// The same range, without a hold on the loan.
+    pub(crate) fn map_parts(&self) -> Result<linux::Mapping> {
         let row: Vec<_> = self.parts.iter().map(|(fd, part)| (fd.as_fd(), part.bytes.0)).collect();
-        Ok(Mapping::map_row(&row, self.page_size)?)
+        Ok(linux::Mapping::map_row(&row, self.page_size)?)
     }
 
     /// Its descriptors: the lease, then the blocks in order.

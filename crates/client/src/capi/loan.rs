@@ -165,7 +165,7 @@ pub unsafe extern "C" fn prezero_map(
         let loan = unsafe { handle(loan) }?;
         let mapping = match &loan.mapping {
             Some(mapping) => mapping,
-            None => loan.mapping.insert(loan.loan.map()?),
+            None => loan.mapping.insert(loan.loan.map_parts()?),
         };
         if !bytes.is_null() {
             // SAFETY: the caller's contract.

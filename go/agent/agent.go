@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"time"
 
-	"prezero-dra/varlink"
+	"prezero/varlink"
 )
 
 const iface = "io.prezero.agent."
