@@ -702,13 +702,20 @@ static void offline_online(void)
 
 static void manager(int id)
 {
-	const struct pool *pool = any_pool();
-	long nr = pool_get(pool, "nr_hugepages");
-	unsigned long what = rnd(20);
+	static unsigned long next;
+	const struct pool *pool;
+	unsigned long what;
+	long nr;
 
-	/* A larger pool flushes the TLB of each CPU. */
-	if (quick)
-		usleep(rnd(4000));
+	/* A pool that grows flushes the TLB of each CPU: one of 24 operations. */
+	if (quick && shared->operations < next) {
+		usleep(3000);
+		return;
+	}
+	next = shared->operations + 16 + rnd(16);
+	pool = any_pool();
+	nr = pool_get(pool, "nr_hugepages");
+	what = rnd(20);
 	if (quick && what > 17 && rnd(20))
 		what = rnd(18);
 	switch (what) {
