@@ -14,20 +14,19 @@
 //! memory a loan comes with an unbacked part that the kernel zeroes on touch), start threads or a
 //! runtime, or keep a program alive when the daemon is gone.
 
-mod agent;
 #[cfg(any(feature = "capi", test))]
 pub mod capi;
 mod connection;
 mod error;
 mod loan;
+mod names;
 mod socket;
 mod waiting;
 
-pub use agent::{AGENT_TIMEOUT, AgentClient};
-pub use connection::{ANSWER_TIMEOUT, Client, StatusWatch};
+pub use connection::{ANSWER_TIMEOUT, Client, StatusWatch, WHOLE_LOAN_TIMEOUT};
 pub use error::{Error, Result};
 pub use linux::Mapping;
 pub use loan::Loan;
 pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
-pub use wire::agent::{LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
-pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, PoolStatus, Provider, Status};
+pub use wire::agent::SOCKET_ENDING as AGENT_SOCKET_ENDING;
+pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, NamedLoan, PoolStatus, Provider, Status};
