@@ -40,7 +40,7 @@ impl Service {
             return Ok(Answer::new(&lent));
         }
         holders::record(&self.shell, &self.rights, &lent);
-        Ok(Answer::with_loan(&lent, fds, lent.lease))
+        Ok(Answer::with_loan(&lent, fds, &self.shell))
     }
 
     /// Whether the peer may have a loan that is held in that way. A socket has loans by name, or

@@ -293,7 +293,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
         assert!(matches!(&lent, Err(wire::Error::Failed { .. })), "{lent:?}");
         assert!(!is_there());
         bed.wait_for_user_queues();
-        assert_eq!(bed.count(StateName::HeldLoan), 0);
+        assert_eq!(bed.count(StateName::Lent), 0);
     });
 }
 
