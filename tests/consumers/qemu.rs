@@ -149,7 +149,7 @@ fn a_memfd_of_its_own_is_lent_memory_and_can_be_passed_on() {
     assert_eq!(stage.daemon.pool().lent_pages, Pages(PAGES));
 
     let passed = lent_file_of(qemu.pid(), &stage.daemon.run_dir());
-    let memory = client::Mapping::map(passed.as_fd(), PAGE.times(PAGES).0, PAGE.size());
+    let memory = linux::Mapping::map(passed.as_fd(), PAGE.times(PAGES).0, PAGE.size());
     let memory = memory.expect("a mapping");
     drop(passed);
     assert_eq!(at::<4>(&memory, FIRST), MARK, "a backend sees what the guest wrote");

@@ -10,6 +10,7 @@ use units::Pages;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::process::{descriptors, resident_kib};
 use prezero_tests::user::{NO_USER, run_as_user};
@@ -316,7 +317,7 @@ fn loans_that_wait_beside_draining_blocks_delay_no_user() {
     let page = Page::Mib2;
     let Some(daemon) = with_pages(READY + DRAINING_BLOCKS) else { return };
     let loans: Vec<_> = (0..DRAINING_BLOCKS).map(|_| daemon.lend(page, 1)).collect();
-    let mapped: Vec<_> = loans.iter().map(|loan| loan.map().expect("a mapping")).collect();
+    let mapped: Vec<_> = loans.iter().map(|loan| loan.map_alone().expect("a mapping")).collect();
     drop(loans);
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(DRAINING_BLOCKS));
     // More than there is: each waits as long as pages are on their way, which they always are.

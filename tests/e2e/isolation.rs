@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Borrowers that die, hang, fork and cheat read only their own bytes.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
@@ -31,7 +32,7 @@ fn next_borrower_finds_zeros(daemon: &Daemon, page: Page) {
     daemon.zero("max");
     let loan = daemon.lend(page, 1);
     assert_eq!(loan.ready_bytes(), page.times(1));
-    assert_zero(&loan.map().expect("a mapping"));
+    assert_zero(&loan.map_alone().expect("a mapping"));
 }
 
 #[test]
@@ -41,7 +42,7 @@ fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let borrower = fork(|ready| {
             let loan = daemon.lend(page, 1);
-            let memory = loan.map().expect("a mapping");
+            let memory = loan.map_alone().expect("a mapping");
             soil(&memory, 0xEE);
             ready.signal();
             ready.hold()
@@ -59,7 +60,7 @@ fn block_mapped_by_a_child_drains_until_the_child_exits() {
     for (page, recycle) in variants() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         soil(&memory, 0xDD);
         let (lease, mut blocks) = loan.into_fds();
         let block = blocks.pop().expect("one block");
@@ -87,7 +88,7 @@ fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
     for (page, recycle) in variants() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         soil(&memory, 0xCC);
         // Lease and descriptors are gone, the mapping stays.
         drop(loan);
@@ -176,7 +177,7 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
         std::fs::write(&sign, "").expect("a sign");
         daemon.zero("max");
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         assert_zero(&memory);
         soil(&memory, 0x77);
         std::thread::sleep(Duration::from_millis(500));
@@ -353,7 +354,7 @@ fn in_place_blocks_stay_files_and_come_back_zero_each_time() {
         for round in 1..=4_u8 {
             let loan = daemon.lend(page, 1);
             assert_eq!(loan.ready_bytes(), page.times(1));
-            let memory = loan.map().expect("a mapping");
+            let memory = loan.map_alone().expect("a mapping");
             assert_zero(&memory);
             soil(&memory, round);
             drop((memory, loan));
@@ -369,7 +370,7 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     let page = Page::Mib2;
     let Some(daemon) = one_block(page, "fresh") else { return };
     let (lease, blocks) = daemon.lend(page, 1).into_fds();
-    let copy = lease.as_fd().try_clone_to_owned().expect("a copy");
+    let copy = lease.as_ref().expect("a lease").try_clone().expect("a copy");
     drop((lease, blocks));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(daemon.pool().lent_pages, Pages(1));
@@ -397,7 +398,7 @@ fn borrower_that_cuts_or_punches_its_file_costs_others_nothing() {
         daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(4));
     }
     daemon.zero("max");
-    assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 4).map_alone().expect("a mapping"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use serde_json::json;
@@ -22,7 +23,7 @@ fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
         daemon.zero("max");
         let loan = daemon.lend_to("guest1", LONG_PERIOD, page, 1);
         assert!(!loan.is_kept());
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         assert_zero(&memory);
         soil(&memory, 0x42);
         drop((memory, loan));
@@ -30,11 +31,11 @@ fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
 
         let other = daemon.lend_to("guest2", LONG_PERIOD, page, 1);
         assert!(!other.is_kept());
-        assert_zero(&other.map().expect("a mapping"));
+        assert_zero(&other.map_alone().expect("a mapping"));
 
         let again = daemon.lend_to("guest1", LONG_PERIOD, page, 1);
         assert!(again.is_kept());
-        assert_soiled(&again.map().expect("a mapping"), 0x42);
+        assert_soiled(&again.map_alone().expect("a mapping"), 0x42);
     }
 }
 
@@ -46,7 +47,7 @@ fn the_same_name_of_another_user_is_another_owner() {
     let Some(daemon) = Daemon::start(page, 2, &config) else { return };
     daemon.zero("max");
     let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
-    soil(&loan.map().expect("a mapping"), 0x42);
+    soil(&loan.map_alone().expect("a mapping"), 0x42);
     drop(loan);
     daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
     let stranger = fork(|_| {
@@ -55,7 +56,7 @@ fn the_same_name_of_another_user_is_another_owner() {
         nix::unistd::setuid(65534.into()).expect("root");
         let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
         assert!(!loan.is_kept());
-        assert_zero(&loan.map().expect("a mapping"));
+        assert_zero(&loan.map_alone().expect("a mapping"));
         0
     });
     assert_eq!(stranger.wait(), Some(0));
@@ -89,7 +90,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     drop(stream);
     let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
     assert!(!loan.is_kept());
-    soil(&loan.map().expect("a mapping"), 0x42);
+    soil(&loan.map_alone().expect("a mapping"), 0x42);
     drop(loan);
     assert_eq!(returned(2), Pages(1));
 
@@ -98,7 +99,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     drop(stream);
     let again = daemon.lend_to("guest", LONG_PERIOD, page, 1);
     assert!(again.is_kept());
-    assert_soiled(&again.map().expect("a mapping"), 0x42);
+    assert_soiled(&again.map_alone().expect("a mapping"), 0x42);
 }
 
 #[test]
@@ -109,14 +110,14 @@ fn kept_content_ends_with_its_keep_time() {
         let Some(daemon) = Daemon::start(page, 1, &pool) else { return };
         daemon.zero("max");
         let loan = daemon.lend_to("guest", Duration::from_secs(1), page, 1);
-        soil(&loan.map().expect("a mapping"), 0x42);
+        soil(&loan.map_alone().expect("a mapping"), 0x42);
         drop(loan);
         daemon.wait_for("kept", |p| p.kept_pages == Pages(1));
         daemon.wait_for("given up", |p| p.kept_pages == Pages(0) && p.zeroable_pages == Pages(1));
         daemon.zero("max");
         let loan = daemon.lend_to("guest", LONG_PERIOD, page, 1);
         assert!(!loan.is_kept());
-        assert_zero(&loan.map().expect("a mapping"));
+        assert_zero(&loan.map_alone().expect("a mapping"));
     }
 }
 
@@ -126,7 +127,7 @@ fn kept_content_survives_the_daemon() {
     let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
     daemon.zero("max");
     let loan = daemon.lend_to("guest", LONG_PERIOD, page, 2);
-    soil(&loan.map().expect("a mapping"), 0x42);
+    soil(&loan.map_alone().expect("a mapping"), 0x42);
     drop(loan);
     // One file of one page, and an unbacked part of another: both are content.
     daemon.wait_for("kept", |p| p.kept_pages == Pages(2));
@@ -134,7 +135,7 @@ fn kept_content_survives_the_daemon() {
     daemon.launch();
     let again = daemon.lend_to("guest", LONG_PERIOD, page, 2);
     assert!(again.is_kept());
-    assert_soiled(&again.map().expect("a mapping"), 0x42);
+    assert_soiled(&again.map_alone().expect("a mapping"), 0x42);
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_program_killed_and_restarted_at_once_finds_its_content() {
     daemon.zero("max");
     let first = fork(|ready| {
         let loan = daemon.lend_to("db", LONG_PERIOD, page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         soil(&memory, 0x42);
         ready.signal();
         ready.hold()
@@ -155,5 +156,5 @@ fn a_program_killed_and_restarted_at_once_finds_its_content() {
     // No pause: the daemon waits for the former self's last mapping, not the caller.
     let again = daemon.lend_to("db", LONG_PERIOD, page, 1);
     assert!(again.is_kept(), "{}", daemon.log());
-    assert_soiled(&again.map().expect("a mapping"), 0x42);
+    assert_soiled(&again.map_alone().expect("a mapping"), 0x42);
 }

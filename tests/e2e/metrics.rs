@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest};
 use nix::sys::signal::Signal;
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::{Daemon, Page};
 use units::{Bytes, Pages};
@@ -136,7 +137,7 @@ fn every_metric_moves_when_what_it_counts_happens() {
             ("prezero_lend_seconds_count", 2.0),
         ],
     );
-    let mapping = loans[0].map().expect("a mapping");
+    let mapping = loans[0].map_alone().expect("a mapping");
     let draining = change(&daemon, || {
         loans.clear();
         daemon.wait_for("draining", |pool| {

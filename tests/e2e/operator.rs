@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
@@ -151,7 +152,7 @@ fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     daemon.zero("2");
     let free = daemon.kernel_free(page);
     let loan = daemon.lend(page, 1);
-    let mapping = loan.map().expect("a mapping");
+    let mapping = loan.map_alone().expect("a mapping");
     drop(loan);
     let (lease, files) = daemon.lend(page, 1).into_fds();
     drop(lease);
@@ -196,7 +197,7 @@ fn pinned_block_names_possible_holders_and_comes_back_later() {
         return;
     }
     let loan = daemon.lend(page, 1);
-    let mapping = loan.map().expect("a mapping");
+    let mapping = loan.map_alone().expect("a mapping");
     let Ok(ring) = prezero_tests::pins::pin_in_ring(&mapping) else {
         testkit::skip_always("io_uring is not for programs here");
         return;
@@ -224,7 +225,7 @@ fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     daemon.zero("max");
     let child = fork(|ready| {
         let loan = daemon.lend(page, 2);
-        let mapping = loan.map().expect("a mapping");
+        let mapping = loan.map_alone().expect("a mapping");
         mapping.fill(0..mapping.len(), 1);
         ready.signal();
         loop {
@@ -245,7 +246,7 @@ fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     );
     assert!(daemon.status().loans.is_empty());
     daemon.zero("max");
-    prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map().expect("a mapping"));
+    prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map_alone().expect("a mapping"));
 }
 
 #[test]

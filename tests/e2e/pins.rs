@@ -16,7 +16,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use units::Pages;
 
-use client::Mapping;
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_zero, soil};
 use prezero_tests::pins::{
     PINNED, break_page, has_packet_sockets, pin_in_packet_socket, pin_in_pipe, pin_in_ring,
@@ -83,7 +84,7 @@ const PINS: [(&str, Pin); 5] = [
 
 fn borrowed(daemon: &Daemon, page: Page) -> (client::Loan, Mapping) {
     let loan = daemon.lend(page, 1);
-    let memory = loan.map().expect("lent memory");
+    let memory = loan.map_alone().expect("lent memory");
     soil(&memory, OWN);
     (loan, memory)
 }
@@ -219,7 +220,7 @@ fn keeps_its_block(recycle: &str) {
             daemon.zero("max");
             let loan = daemon.lend(page, 1);
             assert_eq!(loan.ready_bytes(), page.times(1), "{what}");
-            assert_zero(&loan.map().expect("a mapping"));
+            assert_zero(&loan.map_alone().expect("a mapping"));
         }
     }
 }
@@ -272,7 +273,7 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     }
     let (out, into) = rustix::pipe::pipe().expect("a pipe");
     let loan = daemon.lend_to("guest", std::time::Duration::from_secs(60), page, 1);
-    let memory = loan.map().expect("lent memory");
+    let memory = loan.map_alone().expect("lent memory");
     soil(&memory, OWN);
     pin_in_pipe(&into, &memory).expect("its own memory");
     drop((memory, loan));
@@ -327,7 +328,7 @@ fn block_with_a_memory_error_goes_back_except_the_broken_page() {
         daemon.zero("max");
         let borrower = fork(|_| {
             let loan = daemon.lend(page, 2);
-            let memory = loan.map().expect("lent memory");
+            let memory = loan.map_alone().expect("lent memory");
             soil(&memory, OWN);
             break_page(&memory, memory.len() / 2).expect("root may");
             0
@@ -339,7 +340,7 @@ fn block_with_a_memory_error_goes_back_except_the_broken_page() {
         assert!(daemon.log().contains("memory errors"), "{}", daemon.log());
         assert_eq!(daemon.kernel_free(page), 1, "the other page is free, {recycle}");
         let loan = daemon.lend(page, 1);
-        assert_zero(&loan.map().expect("a mapping"));
+        assert_zero(&loan.map_alone().expect("a mapping"));
         drop(loan);
         daemon.lose(page, 1);
     }

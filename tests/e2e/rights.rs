@@ -2,6 +2,7 @@
 //! Who may do what: refusals that name the user, the action and who may.
 
 use client::{Client, Error, LendRequest};
+use prezero_tests::MapAlone as _;
 use prezero_tests::refused::refusal;
 use prezero_tests::user::{NO_USER, as_other_user};
 use prezero_tests::{Daemon, Page};
@@ -38,7 +39,7 @@ fn members_of_the_lend_group_may_borrow_but_not_zero() {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let loan = client.lend(&LendRequest::new(page.times(1))).expect("a member may borrow");
         let zero = refusal(client.take_zeroing(None, None, false));
-        loan.map().is_ok() && matches!(zero, wire::Error::NotPermitted { .. })
+        loan.map_alone().is_ok() && matches!(zero, wire::Error::NotPermitted { .. })
     });
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use nix::sys::signal::Signal;
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
@@ -166,7 +167,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let (left, free) = (pool.ready_pages, daemon.kernel_free(page));
     let held = if daemon.has_blocks() { left } else { Pages(0) };
     assert_eq!(held + Pages(free), Pages(7), "{left} ready and {free} free: no page is lost");
-    assert_zero(&loan.map().expect("the loan goes on"));
+    assert_zero(&loan.map_alone().expect("the loan goes on"));
     drop(loan);
     watch.next().expect("the watch goes on").expect("a good report");
 }
@@ -231,24 +232,24 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&path.metadata().expect("a socket").permissions()) & 0o777, 0o600);
     let ask = client::LendRequest::by_name("pod".parse().expect("a name"), page.times(1));
-    let lent = client::AgentClient::connect(&path).and_then(|mut agent| agent.lend(&ask));
-    let lent = lent.expect("it lends").loan;
+    let lent = client::Client::connect(&path).and_then(|mut agent| agent.lend(&ask));
+    let lent = lent.expect("it lends");
     for end in [Daemon::kill, Daemon::terminate] {
         end(&mut daemon);
         let at = path.clone();
         let early = std::thread::spawn(move || {
-            client::AgentClient::connect(at).and_then(|mut agent| agent.loans(""))
+            client::Client::connect(at).and_then(|mut agent| agent.loans(""))
         });
         while !early.is_finished() && !has_waiting(&agents) {
             std::thread::yield_now();
         }
         daemon.spawn_as(pass);
         let loans = early.join().expect("no panic").expect("answered by the next daemon");
-        assert_eq!(loans, std::slice::from_ref(&lent));
+        assert_eq!(loans.iter().map(|loan| Some(&*loan.path)).collect::<Vec<_>>(), [lent.path()]);
         daemon.wait_until_up();
     }
-    let returned = client::AgentClient::connect(&path)
-        .and_then(|mut agent| agent.release("pod".parse().expect("a name")));
+    let returned = client::Client::connect(&path)
+        .and_then(|mut agent| agent.return_loan("pod".parse().expect("a name"), false));
     returned.expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
@@ -290,7 +291,7 @@ fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     daemon.wait_until_up();
     let pool = daemon.pool();
     assert_eq!((pool.ready_pages, pool.lent_pages), (Pages(3), Pages(1)));
-    assert_zero(&loan.map().expect("the loan goes on"));
+    assert_zero(&loan.map_alone().expect("the loan goes on"));
     drop(loan);
     daemon.wait_for("returned", |pool| {
         pool.lent_pages == Pages(0) && pool.draining_pages == Pages(0)
@@ -298,7 +299,7 @@ fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     assert_eq!(daemon.kernel_free(page), 1, "a returned block's page is the kernel's again");
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(4));
-    assert_zero(&daemon.lend(page, 1).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 1).map_alone().expect("a mapping"));
     daemon.command(&["release", "all"]).output().expect("prezero runs");
     daemon.kill();
 }

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use client::{Client, Error};
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use units::Pages;
@@ -35,7 +36,7 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     assert_eq!(job.first(), Pages(3));
     let done = allocate(job, 8);
     assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Ready);
-    assert_zero(&daemon.lend(page, 8).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 8).map_alone().expect("a mapping"));
 }
 
 #[test]
@@ -63,7 +64,7 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let job = take(&mut client);
     let size = page.times(2).0;
     let hidden =
-        client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
+        linux::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
     assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Draining);
     assert_eq!(daemon.pool().ready_pages, Pages(0));

@@ -5,6 +5,7 @@ mod arrows;
 mod attacks;
 mod blocking;
 mod book;
+mod ci;
 mod daemon;
 mod floors;
 mod machines;

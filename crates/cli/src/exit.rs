@@ -8,7 +8,6 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGTERM};
-use wire::agent::AgentError;
 use worker::Stop;
 
 use crate::installed;
@@ -150,25 +149,19 @@ impl From<client::Error> for Failure {
         let exit = match &error {
             client::Error::NoDaemon { .. } => Exit::NoDaemon,
             client::Error::Refused(refused) => match refused {
-                wire::Error::NotPermitted { .. } | wire::Error::QuotaExceeded { .. } => {
-                    Exit::Refused
-                }
-                wire::Error::BadValue { .. } | wire::Error::NoSuchPool { .. } => Exit::Usage,
+                wire::Error::NotPermitted { .. }
+                | wire::Error::QuotaExceeded { .. }
+                | wire::Error::ScopeQuotaExceeded { .. }
+                | wire::Error::TooManyNames { .. } => Exit::Refused,
+                wire::Error::BadValue { .. }
+                | wire::Error::NoSuchPool { .. }
+                | wire::Error::NameTaken { .. }
+                | wire::Error::NoSuchName { .. } => Exit::Usage,
                 wire::Error::NotEnough { .. } | wire::Error::NothingToZero => Exit::NotEnough,
                 wire::Error::NoSuchLease { .. }
                 | wire::Error::NoSuchJob { .. }
+                | wire::Error::NameBusy { .. }
                 | wire::Error::Failed { .. } => Exit::Failed,
-            },
-            client::Error::AgentRefused(refused) => match refused {
-                AgentError::NotPermitted { .. }
-                | AgentError::QuotaExceeded { .. }
-                | AgentError::TooManyNames { .. } => Exit::Refused,
-                AgentError::BadValue { .. }
-                | AgentError::NoSuchPool { .. }
-                | AgentError::NameTaken { .. }
-                | AgentError::NoSuchName { .. } => Exit::Usage,
-                AgentError::NotEnough { .. } => Exit::NotEnough,
-                AgentError::NameBusy { .. } | AgentError::Failed { .. } => Exit::Failed,
             },
             client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
             _ => Exit::Failed,
@@ -189,10 +182,10 @@ pub(crate) fn words_of(error: &client::Error) -> String {
             format!("no daemon at {}: {source}; {advice}", path.display())
         }
         client::Error::Broken { method, source } if is_timeout(source) => {
-            // Loans by name may take longer.
-            let time = match method.contains(".agent.") {
-                true => "in time".to_owned(),
-                false => format!("within {} s", client::ANSWER_TIMEOUT.as_secs()),
+            // A loan that waits for its pages may take longer.
+            let time = match *method {
+                "io.prezero.Lend" => "in time".to_owned(),
+                _ => format!("within {} s", client::ANSWER_TIMEOUT.as_secs()),
             };
             format!("the daemon did not answer {method} {time}: it hangs, or is stopped")
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use book::config::Amount;
 use clap::Args;
-use client::{AgentClient, Client, DEFAULT_SOCKET};
+use client::{Client, DEFAULT_SOCKET};
 use units::{Node, PageSize, Pages};
 use wire::PoolStatus;
 
@@ -115,9 +115,9 @@ pub(crate) struct AgentDaemon {
 }
 
 impl AgentDaemon {
-    pub(crate) fn connect(&self, daemon: &Daemon) -> Result<AgentClient, Failure> {
+    pub(crate) fn connect(&self, daemon: &Daemon) -> Result<Client, Failure> {
         let path = self.agent_socket.clone().unwrap_or_else(|| agent_socket(&daemon.socket));
-        Ok(AgentClient::connect(path)?)
+        Ok(Client::connect(path)?)
     }
 }
 

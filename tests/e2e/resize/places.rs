@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use client::{LendRequest, Loan};
 use linux::{Roots, hugetlb, numa};
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
@@ -47,7 +48,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     wait_for_total(&daemon, PAGE, 0, max);
     let loan = lend_soon(&daemon, &LendRequest::new(PAGE.times(1)));
     daemon.client().lend(&LendRequest::new(PAGE.times(1))).expect_err("that would be two");
-    assert_zero(&loan.map().expect("a page of 1 GiB"));
+    assert_zero(&loan.map_alone().expect("a page of 1 GiB"));
     assert_eq!(there(), max);
     drop(loan);
     wait_for_total(&daemon, PAGE, 0, before);
@@ -98,7 +99,7 @@ fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == Pages(6));
     // The other one's has nothing to do with it.
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 26]);
-    let memory = loan.map().expect("20 pages");
+    let memory = loan.map_alone().expect("20 pages");
     assert_zero(&memory);
     let places = numa::nodes_of(&memory, PAGE.size()).expect("mapped pages have a node");
     assert!(places.iter().all(|place| *place == Node(1)), "{places:?}");

@@ -200,23 +200,7 @@ mod tests {
             page_size: PageSize::new(page_bytes).expect("a page size"),
             pages_per_block: Pages(pages_per_block),
             recycle: Recycle::Fresh,
-            zeroable_pages: Pages(0),
-            zeroing_pages: Pages(0),
-            ready_pages: Pages(0),
-            lent_pages: Pages(0),
-            kept_pages: Pages(0),
-            draining_pages: Pages(0),
-            mapped_pages: Pages(0),
-            pinned_pages: Pages(0),
-            blocks: 0,
-            ready_low: Pages(0),
-            ready_high: Pages(0),
-            max_pages: None,
-            leave_free: Pages(0),
-            kernel_free_pages: Pages(0),
-            kernel_reserved_pages: Pages(0),
-            sizes: Vec::new(),
-            resize: None,
+            ..PoolStatus::default()
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use serde::ser::SerializeStruct;
+use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use units::Pages;
 use wire::{Ailment, LoanStatus, PoolStatus, Status, UserStatus};
@@ -48,41 +48,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
 #[derive(Debug)]
 struct StatusReport(Status);
 
-/// Something of a user's with the user's name, as this machine has it.
-#[derive(Debug, Serialize)]
-struct Named<'a, T> {
-    user: Option<String>,
-    #[serde(flatten)]
-    of: &'a T,
-}
-
+/// The wire's status, with the name of each user on this machine beside its number.
 impl Serialize for StatusReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Status { provider, kernel, version, pid, pools, levels, loans, users, .. } = &self.0;
-        let Status { workers, paused_by_pressure, fresh_reason, drained, tree, .. } = &self.0;
-        let Status { unknown_files, health, ailments, counters, .. } = &self.0;
-        let name = loans::name_of;
-        let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
-        let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
-        let mut fields = serializer.serialize_struct("Status", 17)?;
-        fields.serialize_field("provider", provider)?;
-        fields.serialize_field("kernel", kernel)?;
-        fields.serialize_field("version", version)?;
-        fields.serialize_field("pid", pid)?;
-        fields.serialize_field("pools", pools)?;
-        fields.serialize_field("levels", levels)?;
-        fields.serialize_field("loans", &loans)?;
-        fields.serialize_field("users", &users)?;
-        fields.serialize_field("workers", workers)?;
-        fields.serialize_field("paused_by_pressure", paused_by_pressure)?;
-        fields.serialize_field("fresh_reason", fresh_reason)?;
-        fields.serialize_field("drained", drained)?;
-        fields.serialize_field("tree", tree)?;
-        fields.serialize_field("unknown_files", unknown_files)?;
-        fields.serialize_field("health", health)?;
-        fields.serialize_field("ailments", ailments)?;
-        fields.serialize_field("counters", counters)?;
-        fields.end()
+        let mut status = serde_json::to_value(&self.0).map_err(S::Error::custom)?;
+        for list in ["loans", "users"] {
+            for entry in status[list].as_array_mut().into_iter().flatten() {
+                let uid = entry["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
+                entry["user"] = uid.and_then(loans::name_of).into();
+            }
+        }
+        status.serialize(serializer)
     }
 }
 
@@ -279,7 +255,7 @@ fn user_table(out: &mut dyn Write, users: &[UserStatus]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
@@ -287,36 +263,45 @@ mod tests {
     use units::{Bytes, LeaseId, Node, PageSize, Uid};
     use wire::Counters;
 
-    fn report() -> StatusReport {
-        StatusReport(Status {
+    /// An idle daemon without pools: the one place of these tests that names every field.
+    pub(in super::super) fn idle() -> Status {
+        Status {
             provider: wire::Provider::Stock,
             kernel: None,
             version: "0.1.0".into(),
             pid: 7,
+            pools: Vec::new(),
+            levels: Vec::new(),
+            loans: Vec::new(),
+            users: Vec::new(),
+            workers: 0,
+            paused_by_pressure: false,
+            fresh_reason: None,
+            drained: false,
+            tree: None,
+            unknown_files: 0,
+            health: wire::Health::Healthy,
+            ailments: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    fn report() -> StatusReport {
+        StatusReport(Status {
             pools: vec![PoolStatus {
                 node: Node(0),
                 page_size: PageSize::GIB_1,
                 pages_per_block: Pages(8),
                 recycle: wire::Recycle::Fresh,
                 zeroable_pages: Pages(16),
-                zeroing_pages: Pages(0),
                 ready_pages: Pages(8),
                 lent_pages: Pages(8),
-                kept_pages: Pages(0),
-                draining_pages: Pages(0),
-                mapped_pages: Pages(0),
-                pinned_pages: Pages(0),
                 blocks: 4,
                 ready_low: Pages(8),
                 ready_high: Pages(16),
-                max_pages: None,
-                leave_free: Pages(0),
                 kernel_free_pages: Pages(2),
-                kernel_reserved_pages: Pages(0),
-                sizes: Vec::new(),
-                resize: None,
+                ..PoolStatus::default()
             }],
-            levels: Vec::new(),
             loans: vec![LoanStatus {
                 lease: LeaseId(3),
                 page_size: PageSize::GIB_1,
@@ -339,10 +324,6 @@ mod tests {
             }],
             workers: 1,
             paused_by_pressure: true,
-            fresh_reason: None,
-            drained: false,
-            tree: None,
-            unknown_files: 0,
             health: wire::Health::Paused,
             ailments: vec![Ailment {
                 cause: wire::Cause::Pressure,
@@ -355,6 +336,7 @@ mod tests {
                 lent_ready_bytes: Bytes(8 << 30),
                 ..Counters::default()
             },
+            ..idle()
         })
     }
 

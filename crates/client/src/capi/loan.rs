@@ -165,7 +165,7 @@ pub unsafe extern "C" fn prezero_map(
         let loan = unsafe { handle(loan) }?;
         let mapping = match &loan.mapping {
             Some(mapping) => mapping,
-            None => loan.mapping.insert(loan.loan.map()?),
+            None => loan.mapping.insert(loan.loan.map_parts()?),
         };
         if !bytes.is_null() {
             // SAFETY: the caller's contract.
@@ -244,7 +244,9 @@ pub unsafe extern "C" fn prezero_loan_is_kept(loan: *const prezero_loan) -> bool
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prezero_loan_lease_fd(loan: *const prezero_loan) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { loan.as_ref() }.map_or(-1, |loan| loan.loan.lease().as_raw_fd())
+    unsafe { loan.as_ref() }
+        .and_then(|loan| loan.loan.lease())
+        .map_or(-1, |lease| lease.as_raw_fd())
 }
 
 /// How many blocks a loan has; 0 for null.

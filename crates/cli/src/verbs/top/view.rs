@@ -200,17 +200,12 @@ pub(super) mod tests {
             lent_pages: Pages(12),
             kept_pages: Pages(3),
             draining_pages: Pages(1),
-            mapped_pages: Pages(0),
-            pinned_pages: Pages(0),
             blocks: 6,
             ready_low: Pages(8),
             ready_high: Pages(32),
-            max_pages: None,
             leave_free: Pages(2),
             kernel_free_pages: Pages(18),
-            kernel_reserved_pages: Pages(0),
-            sizes: Vec::new(),
-            resize: None,
+            ..PoolStatus::default()
         }
     }
 
@@ -241,23 +236,11 @@ pub(super) mod tests {
             ..pool(1, 2 << 20, 512)
         };
         Status {
-            provider: wire::Provider::Stock,
-            kernel: None,
-            version: "0.1.0".into(),
-            pid: 7,
             pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],
-            levels: Vec::new(),
             loans: vec![loan(17, None), loan(18, Some("db"))],
-            users: Vec::new(),
             workers: 2,
-            paused_by_pressure: false,
-            fresh_reason: None,
-            drained: false,
-            tree: None,
-            unknown_files: 0,
-            health: wire::Health::Healthy,
-            ailments: Vec::new(),
             counters: Counters { loans: 21, lost_workers: 1, refusals: 2, ..Counters::default() },
+            ..crate::verbs::status::tests::idle()
         }
     }
 
