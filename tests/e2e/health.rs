@@ -14,9 +14,10 @@ use nix::sys::signal::Signal;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
+use rustix::fs::{FallocateFlags, MemfdFlags};
 use testkit::hugepages;
 use units::{Node, Pages};
-use wire::{Cause, Health};
+use wire::{AilmentCause, Health};
 
 const PAGE: Page = Page::Mib2;
 
@@ -61,7 +62,7 @@ fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
 }
 
 /// That the cause is in the one word, in `status`, in `doctor` with its remedy, and in the metrics.
-fn is_named(daemon: &Daemon, health: Health, cause: Cause, parts: &[&str]) {
+fn is_named(daemon: &Daemon, health: Health, cause: AilmentCause, parts: &[&str]) {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     let has = |status: &wire::Status| status.ailments.iter().any(|one| one.cause == cause);
     let status = loop {
@@ -104,7 +105,7 @@ fn borrower_outside_of_the_group_is_named_with_the_command() {
     assert!(said.contains(&format!("user {NO_USER} may not connect")), "{said}");
     assert!(said.contains("the command gets no lent memory"), "{said}");
     let user = format!("user {NO_USER} may not borrow");
-    is_named(&daemon, Health::Degraded, Cause::Stranger, &[&user, "usermod -aG 1"]);
+    is_named(&daemon, Health::Degraded, AilmentCause::Stranger, &[&user, "usermod -aG 1"]);
     assert!(scrape(&daemon)[reason] > 1.5, "both were counted");
     daemon.wait_for_log("a user may not borrow: it is in no group that may borrow");
     let log = daemon.log();
@@ -120,7 +121,7 @@ fn drained_service_says_so_over_restarts() {
     daemon.terminate();
     daemon.launch();
     meter(&daemon, &config);
-    is_named(&daemon, Health::Drained, Cause::Drained, &["prezero drain --end"]);
+    is_named(&daemon, Health::Drained, AilmentCause::Drained, &["prezero drain --end"]);
     assert!(scrape(&daemon)["prezero_drained"] > 0.5);
     assert!(daemon.log().contains("the service is drained"), "{}", daemon.log());
     assert!(run(&daemon, &["drain", "--end"]).status.success());
@@ -133,14 +134,14 @@ fn missing_workers_and_refused_reload_are_named_with_remedies() {
     let Some(daemon) = Daemon::start(PAGE, 2, &config) else { return };
     meter(&daemon, &config);
     let parts = ["workers.max is 0", "prezero zero"];
-    is_named(&daemon, Health::Degraded, Cause::Workers, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Workers, &parts);
     daemon.zero("max");
     assert_eq!(daemon.status().health, Health::Healthy, "{:?}", daemon.status().ailments);
     daemon.write_config(&(config.clone() + "redy = 3\n"));
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log("refused: nothing has changed");
     let parts = ["`redy` is no key: did you mean `ready`?", "--check"];
-    is_named(&daemon, Health::Degraded, Cause::Reload, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Reload, &parts);
     let refused = "prezero_reloads_total{result=\"refused\"}";
     assert!(scrape(&daemon)[refused] > 0.5);
     let log = daemon.log();
@@ -168,18 +169,18 @@ fn small_blocks_used_quotas_and_shortage_name_user_and_size() {
         "{said}"
     );
     let parts = ["a loan of 4M found 2M ready", "pages_per_block as large as the guests"];
-    is_named(&daemon, Health::Degraded, Cause::Blocks, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Blocks, &parts);
     daemon.wait_for_log("a loan is larger than every ready block");
     let lend = run(&daemon, &["lend", "8M", "--", "sh", "-c", ": $PREZERO_PATH"]);
     assert_eq!(lend.status.code(), Some(4), "{}", text(&lend.stderr));
     let parts = ["user 0 was refused 8M", "quota of 6M", "prezero holders"];
-    is_named(&daemon, Health::Degraded, Cause::Quota, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Quota, &parts);
     let config = config.replace("6M", "1T");
     meter(&daemon, &config);
     let lend = run(&daemon, &["lend", "64G", "--", "sh", "-c", ": $PREZERO_PATH"]);
     assert_eq!(lend.status.code(), Some(5), "{}", text(&lend.stderr));
     let parts = ["user 0 was refused 64G", "set size_max"];
-    is_named(&daemon, Health::Degraded, Cause::Shortage, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Shortage, &parts);
     let deadline = Instant::now() + WAIT_TIMEOUT;
     // A line each ten seconds.
     while !daemon.log().contains("refused a loan: ") {
@@ -200,26 +201,21 @@ fn pool_that_is_too_small_or_taken_is_told_apart() {
     // Another program takes all pages of the machine's pool.
     let file = rustix::fs::memfd_create(
         "taken",
-        rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::HUGE_2MB,
+        MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
     )
     .expect("a memfd of huge pages");
-    rustix::fs::fallocate(
-        &file,
-        rustix::fs::FallocateFlags::empty(),
-        0,
-        PAGE.times(counters.free).0,
-    )
-    .expect("the pages are free");
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PAGE.times(counters.free).0)
+        .expect("the pages are free");
     let daemon = Daemon::start_with(Some(guard), &pool("4M"), &[]);
     meter(&daemon, &pool("4M"));
     let parts = ["programs without prezero use", "smaps"];
-    is_named(&daemon, Health::Degraded, Cause::Taken, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Taken, &parts);
     drop(file);
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(2));
     assert_eq!(daemon.status().health, Health::Healthy, "{:?}", daemon.status().ailments);
     meter(&daemon, &pool("1T"));
     let parts = ["1T", "the kernel's pool has", "prezero reserve 0:2M=1T"];
-    is_named(&daemon, Health::Degraded, Cause::Pool, &parts);
+    is_named(&daemon, Health::Degraded, AilmentCause::Pool, &parts);
 }
 
 #[test]
@@ -252,9 +248,16 @@ fn busy_metrics_port_stops_no_lending_and_leaves_no_mount() {
     assert!(doctor.contains("metrics is not served") && doctor.contains("in use"), "{doctor}");
     assert!(daemon.log().contains("metrics are not served; all else is"), "{}", daemon.log());
     drop(busy);
+    // So it is with the agents' socket, here in a directory that there is not.
+    assert!(!status.ailments.iter().any(|one| one.found.contains("agents")), "{status:?}");
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log("serves metrics");
     assert_eq!(daemon.status().health, Health::Healthy, "{:?}", daemon.status().ailments);
+    daemon.terminate();
+    daemon.use_arguments(&["--plain", "--agent-socket", "/nonexistent/agents"]);
+    daemon.launch();
+    let found: Vec<_> = daemon.status().ailments.into_iter().map(|one| one.found).collect();
+    assert!(found.iter().any(|one| one.contains("the agents' socket is not served")), "{found:?}");
     daemon.terminate();
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc");
     let dir = daemon.run_dir();

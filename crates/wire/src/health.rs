@@ -43,7 +43,7 @@ impl std::fmt::Display for Health {
 /// A kind of cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Cause {
+pub enum AilmentCause {
     /// It was drained.
     #[default]
     Drained,
@@ -77,7 +77,7 @@ pub enum Cause {
     Files,
 }
 
-impl Cause {
+impl AilmentCause {
     /// The word.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -111,7 +111,7 @@ impl Cause {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ailment {
     /// The kind of cause.
-    pub cause: Cause,
+    pub cause: AilmentCause,
     /// What was found, with numbers.
     pub found: String,
     /// What to do about it.

@@ -8,10 +8,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::{
-    Ailment, BlockHolder, BlockSize, Cause, Counters, Drained, Error, Finished, Health, Held, Hold,
-    Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level,
-    LoanStatus, MAX_LOAN_PARTS, MESSAGE_FDS, PoolChange, PoolStatus, Provider, Recycle, Released,
-    ResizeStatus, Revoked, StateName, Status, Unknown, UserStatus, Watch, WatchReply, ZeroBy,
+    Ailment, AilmentCause, BlockHolder, BlockSize, Counters, Drained, Error, Finished, Health,
+    Held, Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart,
+    Level, LoanStatus, MAX_LOAN_PARTS, MESSAGE_FDS, PoolChange, PoolStatus, Provider, Recycle,
+    Released, ResizeStatus, Revoked, StateName, Status, Unknown, UserStatus, Watch, WatchReply,
+    ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -184,7 +185,7 @@ fn status_and_its_parts() {
         unknown_files: 3,
         health: Health::Drained,
         ailments: vec![Ailment {
-            cause: Cause::Drained,
+            cause: AilmentCause::Drained,
             found: "drained".to_owned(),
             remedy: "end it".to_owned(),
             command: None,

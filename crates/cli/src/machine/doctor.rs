@@ -434,7 +434,7 @@ fn charges(roots: &Roots, group: &cgroup::Group) -> bool {
     group.kind() == cgroup::Kind::V2 && with_parents(roots, group).any(has)
 }
 
-/// The lowest limit on huge pages of a size for a process in these groups, and the file that has it.
+/// The lowest limit on huge pages of a size for a process in these groups, and the file with it.
 pub(crate) fn hugetlb_limit(
     roots: &Roots,
     groups: &[cgroup::Group],

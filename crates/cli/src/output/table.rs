@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Aligned columns without borders, which people read and `awk` does, too.
 //!
-//! On a terminal a table fits its width. First go droppable columns without a value. Other droppable
-//! ones go, in the order that they say, where the rest would not fit with its long texts cut. Then
-//! texts are cut as far as they have to be. A line below names the columns that went.
+//! On a terminal a table fits its width. First go droppable columns without a value. Other
+//! droppable ones go, in the order that they say, where the rest would not fit with its long texts
+//! cut. Then texts are cut as far as they have to be. A line below names the columns that went.
 
 use std::io::{self, Write};
 
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_table_drops_empty_columns_first_and_names_the_others() {
+    fn narrow_table_drops_empty_columns_first() {
         use Column as C;
         let columns = [
             C::right("NODE"),

@@ -15,7 +15,7 @@ use crate::shared::{AgentDaemon, Daemon};
 use crate::verbs::set;
 
 /// A person waits for the answer.
-const TIMEOUT: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Print the objects of a kind, for a shell's completions
 #[derive(Debug, clap::Args)]
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
 }
 
 fn of_status(args: &Args, words: impl FnOnce(&Status) -> BTreeSet<String>) -> BTreeSet<String> {
-    let status =
-        Client::connect_within(&args.daemon.socket, TIMEOUT).and_then(|mut client| client.status());
+    let status = Client::connect_within(&args.daemon.socket, ANSWER_TIMEOUT)
+        .and_then(|mut client| client.status());
     status.map(|status| words(&status)).unwrap_or_default()
 }

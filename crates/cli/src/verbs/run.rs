@@ -110,8 +110,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Err(become_command(&mut command))
 }
 
-/// The shim leaves calls to the kernel in silence where the daemon does not serve this user. Here is
-/// the place to say so: libvirt and systemd log it.
+/// The shim leaves calls to the kernel in silence where the daemon does not serve this user. Here
+/// is the place to say so: libvirt and systemd log it.
 fn note_unserved(socket: &Path) {
     let heard =
         Client::connect_within(socket, ANSWER_TIMEOUT).and_then(|mut client| client.status());

@@ -326,7 +326,7 @@ pub(super) mod tests {
             paused_by_pressure: true,
             health: wire::Health::Paused,
             ailments: vec![Ailment {
-                cause: wire::Cause::Pressure,
+                cause: wire::AilmentCause::Pressure,
                 found: "zeroing waits for CPU pressure to fall below 40 %".into(),
                 remedy: "it goes on by itself".into(),
                 command: Some("sudo prezero zero".into()),

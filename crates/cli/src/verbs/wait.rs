@@ -87,8 +87,8 @@ fn look(args: &Args, kept: &mut Option<Client>) -> Result<Vec<PoolStatus>, clien
     Ok(pools)
 }
 
-/// The same pools, if the amount is one that they can have: some are meant, and it is no fraction of
-/// their pages.
+/// The same pools, if the amount is one that they can have: some are meant, and it is whole
+/// pages.
 fn checked<'a>(args: &Args, pools: &'a [PoolStatus]) -> Result<&'a [PoolStatus], Failure> {
     match (args.ready, pools.iter().map(|pool| pool.page_size).min()) {
         (Some(wanted), Some(smallest)) => {

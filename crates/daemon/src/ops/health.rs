@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use book::config::Config;
 use book::{Asked, Refusal};
 use units::{Bytes, Domain, Node, Pages, Uid};
-use wire::{Ailment, Cause, Health, PoolStatus};
+use wire::{Ailment, AilmentCause, Health, PoolStatus};
 
 use super::Shell;
 
@@ -36,7 +36,7 @@ struct Incident {
 /// What happened, the last of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Incidents {
-    recent: BTreeMap<Cause, Incident>,
+    recent: BTreeMap<AilmentCause, Incident>,
     /// Why the configuration on disk does not hold.
     reload: Option<String>,
     /// Parts of the interface that are not served, and why.
@@ -48,7 +48,7 @@ pub(crate) struct Incidents {
 /// One incident, as the log has it.
 #[derive(Debug)]
 pub(crate) struct LoggedIncident {
-    pub(crate) cause: Cause,
+    pub(crate) cause: AilmentCause,
     pub(crate) uid: Uid,
     pub(crate) pid: Option<u32>,
     pub(crate) bytes: Bytes,
@@ -58,7 +58,14 @@ pub(crate) struct LoggedIncident {
 }
 
 impl Incidents {
-    fn record(&mut self, cause: Cause, uid: Uid, pid: Option<u32>, bytes: Bytes, what: String) {
+    fn record(
+        &mut self,
+        cause: AilmentCause,
+        uid: Uid,
+        pid: Option<u32>,
+        bytes: Bytes,
+        what: String,
+    ) {
         let (count, logged) = self.recent.get(&cause).map_or((0, 0), |of| (of.count, of.logged));
         let (at, count) = (Instant::now(), count + 1);
         self.recent.insert(cause, Incident { uid, pid, bytes, what, at, count, logged });
@@ -67,21 +74,22 @@ impl Incidents {
     /// A user that has no right to connect tried to.
     pub(crate) fn stranger(&mut self, uid: Uid, pid: Option<u32>) {
         let what = "is in no group that may borrow".to_owned();
-        self.record(Cause::Stranger, uid, pid, Bytes(0), what);
+        self.record(AilmentCause::Stranger, uid, pid, Bytes(0), what);
     }
 
     /// A loan was refused.
     pub(crate) fn refused(&mut self, asked: &Asked, refusal: &Refusal) {
         let (cause, what) = match refusal {
             Refusal::Quota { held, quota } => {
-                (Cause::Quota, format!("holds {held} of a quota of {quota}"))
+                (AilmentCause::Quota, format!("holds {held} of a quota of {quota}"))
             }
-            Refusal::ScopeQuota { held, quota } => {
-                (Cause::Quota, format!("holds {held} of a quota of {quota} in the loan's scope"))
-            }
+            Refusal::ScopeQuota { held, quota } => (
+                AilmentCause::Quota,
+                format!("holds {held} of a quota of {quota} in the loan's scope"),
+            ),
             Refusal::NotEnough { page_size, ready, free } => {
                 let there = format!("{ready} are ready and {free} free");
-                (Cause::Shortage, format!("of {page_size} pages {there}"))
+                (AilmentCause::Shortage, format!("of {page_size} pages {there}"))
             }
             // The borrower's own fault, and no matter of the service's.
             Refusal::Size(_)
@@ -105,7 +113,7 @@ impl Incidents {
         block: Bytes,
     ) {
         let what = format!("found {ready} ready, and {elsewhere} more in other blocks of {block}");
-        self.record(Cause::Blocks, uid, None, bytes, what);
+        self.record(AilmentCause::Blocks, uid, None, bytes, what);
     }
 
     /// The configuration was read again: it holds, or why it does not.
@@ -202,7 +210,7 @@ impl Shell {
     }
 }
 
-fn ailment(cause: Cause, found: String, remedy: &str, command: Option<String>) -> Ailment {
+fn ailment(cause: AilmentCause, found: String, remedy: &str, command: Option<String>) -> Ailment {
     Ailment { cause, found, remedy: remedy.to_owned(), command }
 }
 
@@ -213,27 +221,40 @@ fn ailments(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
     all.extend(incidents.reload.as_ref().map(|error| {
         let found = format!("the configuration on disk was refused, and the last good one holds: {error}");
         let command = "sudo prezero serve --config /etc/prezero/prezero.toml --check && sudo systemctl reload prezero";
-        ailment(Cause::Reload, found, "mend the file, then reload", Some(command.to_owned()))
+        ailment(AilmentCause::Reload, found, "mend the file, then reload", Some(command.to_owned()))
     }));
     all.extend(recent(incidents, seen.config));
     all.extend(kernels_pools(seen));
     all.extend(incidents.listeners.iter().map(|(part, why)| {
         let remedy = "free the address or change it, then reload; all else is served";
         let found = format!("{part} is not served: {why}");
-        ailment(Cause::Listener, found, remedy, Some("sudo systemctl reload prezero".to_owned()))
+        ailment(
+            AilmentCause::Listener,
+            found,
+            remedy,
+            Some("sudo systemctl reload prezero".to_owned()),
+        )
     }));
     all.extend((seen.unknown_files > 0).then(|| {
         let found =
             format!("{} blocks on the daemon's mounts are unknown to it", seen.unknown_files);
         let remedy = "a restart takes them over or gives their pages back, and ends no loan";
-        ailment(Cause::Files, found, remedy, Some("sudo systemctl restart prezero".to_owned()))
+        ailment(
+            AilmentCause::Files,
+            found,
+            remedy,
+            Some("sudo systemctl restart prezero".to_owned()),
+        )
     }));
     all.extend(bare_nodes(incidents, seen));
-    all.extend(seen.fresh_reason.map(|reason| {
+    // Whether pins are seen is tried on a free page.
+    let is_tried = |one: &Ailment| !matches!(one.cause, AilmentCause::Pool | AilmentCause::Taken);
+    let fresh_reason = seen.fresh_reason.filter(|_| all.iter().all(is_tried));
+    all.extend(fresh_reason.map(|reason| {
         let found = format!("returned memory is cleared anew, at more CPU time: {reason}");
         let remedy =
             "a kernel with BTF, and CAP_BPF and CAP_PERFMON for the daemon, show pinned pages";
-        ailment(Cause::Fresh, found, remedy, Some("ls /sys/kernel/btf/vmlinux".to_owned()))
+        ailment(AilmentCause::Fresh, found, remedy, Some("ls /sys/kernel/btf/vmlinux".to_owned()))
     }));
     all
 }
@@ -245,7 +266,12 @@ fn operators(seen: Seen<'_>) -> Vec<Ailment> {
         let found =
             "`prezero drain` empties the pools, over restarts: nothing is kept ready".to_owned();
         let command = Some("sudo prezero drain --end".to_owned());
-        all.push(ailment(Cause::Drained, found, "end it when the maintenance is over", command));
+        all.push(ailment(
+            AilmentCause::Drained,
+            found,
+            "end it when the maintenance is over",
+            command,
+        ));
     }
     if seen.paused {
         let found = match seen.config.workers.pause_above_pressure {
@@ -253,13 +279,23 @@ fn operators(seen: Seen<'_>) -> Vec<Ailment> {
             None => "zeroing waits for CPU pressure to fall".to_owned(),
         };
         let remedy = "it goes on by itself; raise pause_above_pressure, or zero by hand";
-        all.push(ailment(Cause::Pressure, found, remedy, Some("sudo prezero zero".to_owned())));
+        all.push(ailment(
+            AilmentCause::Pressure,
+            found,
+            remedy,
+            Some("sudo prezero zero".to_owned()),
+        ));
     }
     let missing: Bytes = seen.pools.iter().map(missing).sum();
     if seen.config.workers.max == 0 && missing > Bytes(0) && !seen.drained {
-        let found = format!("workers.max is 0, and {missing} are to be ready that are not");
+        let found = format!("workers.max is 0, and {missing} are wanted ready and are missing");
         let remedy = "set workers.max to 1 and reload, or zero by hand";
-        all.push(ailment(Cause::Workers, found, remedy, Some("sudo prezero zero".to_owned())));
+        all.push(ailment(
+            AilmentCause::Workers,
+            found,
+            remedy,
+            Some("sudo prezero zero".to_owned()),
+        ));
     }
     all
 }
@@ -281,16 +317,16 @@ fn recent(incidents: &Incidents, config: &Config) -> Vec<Ailment> {
             let minutes = at.elapsed().as_secs() / 60;
             let since = format!("{count} times, last {minutes} min ago");
             let (found, remedy, command) = match cause {
-                Cause::Stranger => {
+                AilmentCause::Stranger => {
                     let (remedy, command) = may_borrow(config, *uid);
                     (format!("user {uid} may not borrow ({since}): it {what}"), remedy, command)
                 }
-                Cause::Quota => (
+                AilmentCause::Quota => (
                     format!("user {uid} was refused {bytes} ({since}): it {what}"),
                     "raise `quota`, or have the user return memory".to_owned(),
                     "sudo prezero holders".to_owned(),
                 ),
-                Cause::Blocks => (
+                AilmentCause::Blocks => (
                     format!("a loan of {bytes} {what} ({since}): none is large enough"),
                     "write `ready` in place of pages_per_block and ready_high, which learns sizes, \
                      or pages_per_block as large as the guests"
@@ -333,7 +369,7 @@ fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
             let found = format!("{domain}: the kernel's pool is smaller than wanted: {why}");
             let remedy = "free memory on that node, or lower size_free or what is to be ready";
             let command = Some("prezero doctor".to_owned());
-            all.push(ailment(Cause::Resize, found, remedy, command));
+            all.push(ailment(AilmentCause::Resize, found, remedy, command));
             continue;
         }
         if seen.drained || of().any(|pool| pool.resize.is_some()) {
@@ -352,11 +388,11 @@ fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
         if *total < wanted {
             let [wanted_bytes, total] = [wanted, *total].map(|pages| pages.bytes(size));
             let found = format!(
-                "{domain}: {wanted_bytes} are to be ready, and the kernel's pool has {total}"
+                "{domain}: {wanted_bytes} are wanted ready, and the kernel's pool has {total}"
             );
             let command = format!("sudo prezero reserve {}:{size}={wanted_bytes}", domain.node);
             let remedy = "reserve more, by [[reserve]] at boot, or set size_max";
-            all.push(ailment(Cause::Pool, found, remedy, Some(command)));
+            all.push(ailment(AilmentCause::Pool, found, remedy, Some(command)));
             continue;
         }
         let ready = sum(|pool| pool.ready_pages + pool.zeroing_pages + pool.zeroable_pages);
@@ -366,7 +402,7 @@ fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
             let found = format!("{domain}: programs without prezero use {others} of {total}");
             let remedy = "end them, or reserve more pages";
             let command = "sudo grep -lE '^(Private|Shared)_Hugetlb: *[1-9]' /proc/[0-9]*/smaps";
-            all.push(ailment(Cause::Taken, found, remedy, Some(command.to_owned())));
+            all.push(ailment(AilmentCause::Taken, found, remedy, Some(command.to_owned())));
         }
     }
     all
@@ -379,7 +415,7 @@ fn bare_nodes(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
     let found = |node: &Node| {
         let found = format!("node {node} has memory and no pool: nothing is ready there");
         let remedy = "leave `node` out of a [[pool]], which is for all nodes then";
-        ailment(Cause::Node, found, remedy, None)
+        ailment(AilmentCause::Node, found, remedy, None)
     };
     bare.filter(|_| !seen.pools.is_empty()).map(found).collect()
 }
@@ -428,7 +464,7 @@ mod tests {
         ailments(&incidents, Seen { config: &config, ..seen })
     }
 
-    fn only(all: &[Ailment], cause: Cause, parts: &[&str]) {
+    fn only(all: &[Ailment], cause: AilmentCause, parts: &[&str]) {
         assert_eq!(all.iter().map(|one| one.cause).collect::<Vec<_>>(), [cause], "{all:#?}");
         let Ailment { found, remedy, command, .. } = &all[0];
         let text = format!("{found}; {remedy}; {}", command.as_deref().unwrap_or(""));
@@ -448,39 +484,46 @@ mod tests {
     fn each_state_names_cause_remedy_and_command() {
         let healthy = || pool(8, 4, 8, 0);
         let drained = causes_with(pool(0, 8, 8, 8), 16, |_, _, seen| seen.drained = true);
-        only(&drained, Cause::Drained, &["prezero drain --end"]);
+        only(&drained, AilmentCause::Drained, &["prezero drain --end"]);
         let paused = causes_with(healthy(), 16, |_, config, seen| {
             (config.workers.pause_above_pressure, seen.paused) = (Some(40), true);
         });
-        only(&paused, Cause::Pressure, &["40 %"]);
+        only(&paused, AilmentCause::Pressure, &["40 %"]);
         let workers = causes_with(pool(0, 8, 8, 16), 16, |_, config, _| config.workers.max = 0);
-        only(&workers, Cause::Workers, &["workers.max is 0", "16M", "prezero zero"]);
+        only(&workers, AilmentCause::Workers, &["workers.max is 0", "16M", "prezero zero"]);
         let reload = causes_with(healthy(), 16, |incidents, _, _| {
             incidents.reloaded(Some("line 3: `redy` is no key".into()));
         });
-        only(&reload, Cause::Reload, &["line 3", "--check"]);
+        only(&reload, AilmentCause::Reload, &["line 3", "--check"]);
         let small = causes_with(pool(0, 8, 8, 4), 4, |_, _, _| {});
-        only(&small, Cause::Pool, &["16M are to be ready", "pool has 8M", "reserve 0:2M=16M"]);
+        only(
+            &small,
+            AilmentCause::Pool,
+            &["16M are wanted ready", "pool has 8M", "reserve 0:2M=16M"],
+        );
         let taken = causes_with(pool(1, 8, 8, 0), 16, |_, _, _| {});
-        only(&taken, Cause::Taken, &["use 30M of 32M", "smaps"]);
+        only(&taken, AilmentCause::Taken, &["use 30M of 32M", "smaps"]);
         let lent = PoolStatus { lent_pages: Pages(15), ..pool(1, 8, 8, 0) };
         assert_eq!(causes_with(lent, 16, |_, _, _| {}), [], "its own loans use them");
         let resize =
             ResizeStatus { short_because: Some("memory".into()), ..ResizeStatus::default() };
         let short = PoolStatus { resize: Some(resize), ..pool(0, 8, 8, 0) };
-        only(&causes_with(short, 4, |_, _, _| {}), Cause::Resize, &["memory"]);
+        only(&causes_with(short, 4, |_, _, _| {}), AilmentCause::Resize, &["memory"]);
         let listener = causes_with(healthy(), 16, |incidents, _, _| {
             incidents.listens("metrics", Some("address in use".into()));
         });
-        only(&listener, Cause::Listener, &["metrics is not served: address in use"]);
+        only(&listener, AilmentCause::Listener, &["metrics is not served: address in use"]);
         let bare = causes_with(healthy(), 16, |incidents, _, _| {
             incidents.set_nodes(vec![Node(0), Node(1)]);
         });
-        only(&bare, Cause::Node, &["node 1 has memory and no pool"]);
+        only(&bare, AilmentCause::Node, &["node 1 has memory and no pool"]);
+        let untried =
+            causes_with(pool(1, 8, 8, 0), 16, |_, _, seen| seen.fresh_reason = Some("no page"));
+        only(&untried, AilmentCause::Taken, &["smaps"]);
         let fresh = causes_with(healthy(), 16, |_, _, seen| seen.fresh_reason = Some("no BTF"));
-        only(&fresh, Cause::Fresh, &["no BTF", "CAP_BPF"]);
+        only(&fresh, AilmentCause::Fresh, &["no BTF", "CAP_BPF"]);
         let files = causes_with(healthy(), 16, |_, _, seen| seen.unknown_files = 3);
-        only(&files, Cause::Files, &["3 blocks", "restart"]);
+        only(&files, AilmentCause::Files, &["3 blocks", "restart"]);
     }
 
     #[test]
@@ -494,16 +537,17 @@ mod tests {
             assert!(incidents.take_unlogged().is_empty());
         };
         let parts = ["user 64055 may not borrow (2 times", "kvm", "usermod -aG kvm"];
-        only(&causes_with(pool(8, 4, 8, 0), 16, stranger), Cause::Stranger, &parts);
+        only(&causes_with(pool(8, 4, 8, 0), 16, stranger), AilmentCause::Stranger, &parts);
         let blocks = |incidents: &mut Incidents, _: &mut Config, _: &mut Seen<'_>| {
             let [all, ready, left, block] = [1 << 30, 256 << 20, 1 << 30, 256 << 20].map(Bytes);
             incidents.partly_ready(Uid(0), all, ready, left, block);
         };
         let parts = ["a loan of 1G found 256M ready, and 1G more in other blocks of 256M"];
-        only(&causes_with(pool(8, 4, 8, 0), 16, blocks), Cause::Blocks, &parts);
+        only(&causes_with(pool(8, 4, 8, 0), 16, blocks), AilmentCause::Blocks, &parts);
         let old = |incidents: &mut Incidents, _: &mut Config, _: &mut Seen<'_>| {
             incidents.stranger(Uid(1), None);
-            let incident = incidents.recent.get_mut(&Cause::Stranger).expect("it was recorded");
+            let incident =
+                incidents.recent.get_mut(&AilmentCause::Stranger).expect("it was recorded");
             if let Some(then) = Instant::now().checked_sub(RECENT_PERIOD) {
                 incident.at = then;
                 assert!(incident.at.elapsed() >= RECENT_PERIOD);

@@ -122,7 +122,7 @@ pub fn serve(options: Options) -> Result<()> {
 
 /// Says whether a daemon would start with these options, by what a start asks itself, and changes
 /// nothing: the configuration's rules, its groups, and what it wants of this machine. Whether the
-/// socket and the run directory are free is not looked at. Returns a line for each thing that such a
+/// socket and the run directory are free is not looked at. Returns a line for each thing that the
 /// daemon could not do.
 ///
 /// # Errors
@@ -283,15 +283,19 @@ async fn main(mut options: Options, until: Until) -> Result<()> {
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket, ALL_USERS_MODE)?;
     let _lock = lock(&options.run_dir).await?;
-    let agents = match &options.agent_socket {
-        Some(path) => Some(listen(inherited.agent_listener, path, OWNER_ONLY)?),
-        None => None,
+    let (agents, unserved) = match &options.agent_socket {
+        Some(path) => match listen_for_agents(inherited.agent_listener, path, &groups) {
+            Ok(listening) => (Some(listening), None),
+            Err(error) => (None, Some(error.to_string())),
+        },
+        None => (None, None),
     };
     let (agents, agent_socket) = agents.unzip();
-    if let Some(path) = &options.agent_socket {
-        crate::base::files::restrict(path, groups.borrow().agent())?;
-    }
     let shell = take_over(&options, inherited.stored)?;
+    if let Some(error) = &unserved {
+        tracing::error!(%error, "agents are not served; all else is");
+    }
+    shell.borrow_mut().incidents.listens("the agents' socket", unserved);
     give_way(options.config.nice);
     let tree = plant(tree, &shell, &groups, &options).await?;
     let mut workers = Workers::new(options.worker_command.clone());
@@ -341,6 +345,17 @@ fn listen(
         }
     };
     Ok((UnixListener::from_std(listener).map_err(failed)?, own))
+}
+
+/// The agents' socket, with its group. Memory is lent without agents, too.
+fn listen_for_agents(
+    inherited: Option<std::os::unix::net::UnixListener>,
+    path: &Path,
+    groups: &SharedGroups,
+) -> Result<(UnixListener, Option<SocketName>)> {
+    let listening = listen(inherited, path, OWNER_ONLY)?;
+    crate::base::files::restrict(path, groups.borrow().agent())?;
+    Ok(listening)
 }
 
 /// Serves agents for ever, if there is a socket for them.

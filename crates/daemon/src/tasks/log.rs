@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use units::{Bytes, PageSize, Pages, PoolKey};
-use wire::{Ailment, Cause, Counters, PoolStatus};
+use wire::{Ailment, AilmentCause, Counters, PoolStatus};
 
 use crate::ops::{LoggedIncident, Shared};
 
@@ -131,11 +131,11 @@ impl Log {
         }
         for LoggedIncident { cause, uid, pid, bytes, what, count } in incidents {
             match cause {
-                Cause::Stranger => {
+                AilmentCause::Stranger => {
                     let group = shell.borrow().config().lend_group.clone().unwrap_or_default();
                     tracing::warn!(%uid, ?pid, lend_group = %group, count, "a user may not borrow: it {what}");
                 }
-                Cause::Blocks => {
+                AilmentCause::Blocks => {
                     tracing::warn!(%uid, %bytes, count, "a loan is larger than every ready block: it {what}");
                 }
                 _ => tracing::warn!(%uid, %bytes, count, "refused a loan: {what}"),
