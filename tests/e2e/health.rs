@@ -248,13 +248,15 @@ fn busy_metrics_port_stops_no_lending_and_leaves_no_mount() {
     assert!(doctor.contains("metrics is not served") && doctor.contains("in use"), "{doctor}");
     assert!(daemon.log().contains("metrics are not served; all else is"), "{}", daemon.log());
     drop(busy);
-    // So it is with the agents' socket, here in a directory that there is not.
+    // So it is with the agents' socket, below.
     assert!(!status.ailments.iter().any(|one| one.found.contains("agents")), "{status:?}");
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log("serves metrics");
     assert_eq!(daemon.status().health, Health::Healthy, "{:?}", daemon.status().ailments);
     daemon.terminate();
-    daemon.use_arguments(&["--plain", "--agent-socket", "/nonexistent/agents"]);
+    // A file that is no socket stays as it is.
+    let file = daemon.scratch().join("config.toml");
+    daemon.use_arguments(&["--plain", "--agent-socket", file.to_str().expect("text")]);
     daemon.launch();
     let found: Vec<_> = daemon.status().ailments.into_iter().map(|one| one.found).collect();
     assert!(found.iter().any(|one| one.contains("the agents' socket is not served")), "{found:?}");
