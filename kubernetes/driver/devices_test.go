@@ -47,6 +47,7 @@ func sum(all map[string]int64) (bytes int64) {
 	return bytes
 }
 
+// Promise P143.
 func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 	// 16 MiB of ready memory move from the daemon's stock to claims: nothing changes for the scheduler.
 	before := published(stocks([]agent.Supply{at(256*mib, blocks(8*mib, 8), blocks(32*mib, 1))}, nil, 0))
@@ -76,6 +77,7 @@ func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 }
 
 // What the scheduler allocates by the policy of a device is what one file can be.
+// Promise P217.
 func TestReadyPagesAreTakenByBlocksAndOthersByPages(t *testing.T) {
 	all := devices(stocks([]agent.Supply{at(256*mib, blocks(0, 0), blocks(8*mib, 8))}, nil, 0), true, false)
 	if len(all) != 2 {
@@ -166,6 +168,8 @@ func TestDevicesReadBackAndOthersAreNone(t *testing.T) {
 	}
 }
 
+// Promise P143 (pods): The driver publishes at most once a second and not for every page; a loan
+// leaves the sum that the scheduler counts with as it was; a daemon that is down is tainted.
 func TestSmallChangesWaitAndNoneComesTwiceInASecond(t *testing.T) {
 	var g gate
 	now := time.Unix(1000, 0)

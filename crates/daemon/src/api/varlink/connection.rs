@@ -281,6 +281,7 @@ mod tests {
         definition.split("\nmethod ").skip(1).map(method).collect()
     }
 
+    // Promise P92.
     #[test]
     fn every_call_fits_four_times_into_the_longest_message() {
         fits("io.prezero", &methods(wire::DESCRIPTION), longest());
