@@ -245,7 +245,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 		loans, err := b.agent().Loans(context.Background(), "team@")
 		must(t, err)
 		for _, loan := range loans {
-			if strings.Contains(loan.Name, "/"+string(one.UID)+".") {
+			if strings.Contains(loan.Name, "/k8s."+string(one.UID)+".") {
 				name = loan.Name
 			}
 		}
@@ -253,7 +253,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 	}
 	first := made("first")
 	name := lends(first)
-	if want := b.api.scope("team") + "/first.0"; name != want {
+	if want := b.api.scope("team") + "/k8s.first.0"; name != want {
 		t.Fatalf("lent as %q, not %q", name, want)
 	}
 	b.api.makeAnew("team")
@@ -262,7 +262,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 		t.Fatalf("prepared again it is %q and was %q", again, name)
 	}
 	second := made("second")
-	if other := lends(second); other != b.api.scope("team")+"/second.0" || strings.Split(other, "/")[0] == strings.Split(name, "/")[0] {
+	if other := lends(second); other != b.api.scope("team")+"/k8s.second.0" || strings.Split(other, "/")[0] == strings.Split(name, "/")[0] {
 		t.Fatalf("the new namespace's is %q, the old one's %q", other, name)
 	}
 	// Both count in the quota that the operator gave the name.

@@ -179,7 +179,7 @@ func TestAFullOrReadOnlyDiskRefusesAClaimThatThenHoldsNothing(t *testing.T) {
 		} else {
 			t.Log(what, err)
 		}
-		loans, err := b.agent().Loans(context.Background(), b.api.scope("a")+"/uid-a-two")
+		loans, err := b.agent().Loans(context.Background(), b.api.scope("a")+"/k8s.uid-a-two")
 		left, _ := filepath.Glob(filepath.Join(cdi, "*uid-a-two*"))
 		if err != nil || len(loans)+len(left) > 0 {
 			t.Errorf("%s: left %v %v %v", what, loans, left, err)

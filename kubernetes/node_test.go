@@ -171,7 +171,7 @@ func TestLoanWithoutItsClaimIsReturnedAndOthersAreNot(t *testing.T) {
 		}
 		return names
 	}
-	left := []string{b.api.scope("a") + "/uid-a-stays.0", "other/1"}
+	left := []string{b.api.scope("a") + "/k8s.uid-a-stays.0", "other/1"}
 	b.eventually("what is gone is returned", func() bool { return slices.Equal(names(), left) })
 	time.Sleep(time.Second)
 	if !slices.Equal(names(), left) {

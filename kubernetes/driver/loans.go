@@ -136,7 +136,8 @@ func (d *Driver) loansOf(ctx context.Context, prefix, namespace string, uid type
 	for _, loan := range all {
 		scope, rest, _ := strings.Cut(loan.Name, "/")
 		tenant, _, _ := strings.Cut(scope, "@")
-		if tenant == namespace && strings.HasPrefix(rest, string(uid)+".") {
+		// Drivers of before wrote no mark.
+		if tenant == namespace && strings.HasPrefix(strings.TrimPrefix(rest, mark), string(uid)+".") {
 			its = append(its, loan)
 		}
 	}

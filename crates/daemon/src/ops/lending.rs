@@ -15,6 +15,7 @@ use wire::{Error as Refused, Hold, LendRequest};
 use super::effects::Made;
 use super::{Granted, Handover, Lease, LoanStep, Shell, failed};
 use crate::base::error::{Error, Result};
+use crate::base::user_queues::ClosedInQueue;
 use crate::storage::kernel::Fill;
 
 /// A debug build checks the first and last bytes of 32 blocks of each loan.
@@ -151,6 +152,11 @@ impl Shell {
     /// The borrower has the loan's descriptors: from now on its content is its owner's.
     pub(crate) fn sent(&mut self, lease: LeaseId) {
         self.apply(|book| book.sent(lease));
+    }
+
+    /// The descriptors of a loan on their way to its borrower: see [`ClosedInQueue`].
+    pub(crate) fn to_send(&self, lease: LeaseId, fds: Vec<OwnedFd>) -> ClosedInQueue {
+        self.store.close_sent(self.book.lease_blocks(lease).first().copied(), fds)
     }
 
     fn hand_over(

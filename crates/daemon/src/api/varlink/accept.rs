@@ -14,7 +14,6 @@ use std::os::unix::net;
 use std::rc::Rc;
 use std::time::Duration;
 
-use linux::heap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::yield_now;
@@ -27,6 +26,7 @@ use super::agent::{self, AgentService};
 use super::connection::PeerConnection;
 use super::rejector::Rejector;
 use super::serving::{self, Interface};
+use crate::base::crowds::{Crowd, TRIM_INTERVAL};
 use crate::base::error::Error;
 use crate::ops::Shared;
 use crate::peers::account::Accounts;
@@ -38,12 +38,8 @@ const HANGUP_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Connections served, or refused, before others have their turn: at 20 us each a fifth of a
 /// millisecond, five times a call.
 const MAX_ACCEPTS_PER_TURN: u64 = 8;
-/// How often is looked whether memory can be given back and whether there is something to tell.
-const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two lines about the same kind of trouble.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Memory is given back after this number of ended connections.
-const MIN_CONNECTIONS_TO_TRIM: usize = 64;
 
 /// Refusals between two lines of the log.
 #[derive(Debug, Default)]
@@ -260,17 +256,13 @@ async fn gone(socket: &UnixStream) {
 
 /// Gives memory back when a crowd is gone, and tells of refusals: a line each [`LOG_INTERVAL`].
 async fn tidy(acceptor: &Acceptor, users: &Users, troubles: &Troubles) {
-    let (mut ended, mut not_accepted, mut made_room) = (0, 0, 0);
+    let (mut not_accepted, mut made_room) = (0, 0);
+    let mut crowd = Crowd::default();
     let mut reported: Option<Instant> = None;
     loop {
         sleep(TRIM_INTERVAL).await;
         users.forget_rested();
-        // Not by how many there are: a crowd that comes and goes is never seen as one.
-        ended += users.take_ended();
-        if ended >= MIN_CONNECTIONS_TO_TRIM {
-            heap::trim();
-            ended = 0;
-        }
+        crowd.end(users.take_ended());
         let (without_rights, too_many) = (&troubles.strangers, &troubles.too_many);
         not_accepted += acceptor.take_failed();
         made_room += users.take_made_room();

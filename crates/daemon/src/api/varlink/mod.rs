@@ -80,7 +80,7 @@ impl Service {
             Ok(handover) => {
                 let (lent, fds) = translate::lent(handover)?;
                 holders::record(&self.shell, &self.rights, &lent);
-                Ok(Answer::with_loan(&lent, fds, lent.lease))
+                Ok(Answer::with_loan(&lent, fds, &self.shell))
             }
             Err(refusal) => Err(translate::refusal(&asked, &refusal, self.shell.borrow().book())),
         }

@@ -10,12 +10,13 @@ use std::os::fd::OwnedFd;
 use serde::Serialize;
 use units::LeaseId;
 use wire::{
-    BadValue, Call, GetInfo, GetInterfaceDescription, Info, InterfaceDescription, Parameters,
+    BadValue, Call, GetInfo, GetInterfaceDescription, Info, InterfaceDescription, Lent, Parameters,
     Refused, SERVICE, ServiceError,
 };
 
 use super::connection::PeerConnection;
 use super::watch::Reports;
+use crate::base::user_queues::ClosedInQueue;
 use crate::ops::Shared;
 
 /// What a socket serves beside `org.varlink.service`.
@@ -43,8 +44,8 @@ pub(super) enum Answer {
 pub(super) struct Message {
     text: serde_json::Result<Vec<u8>>,
     fds: Vec<OwnedFd>,
-    /// The loan that it hands over.
-    lease: Option<LeaseId>,
+    /// The loan that it hands over, and its descriptors.
+    loan: Option<(LeaseId, ClosedInQueue)>,
 }
 
 impl Answer {
@@ -55,12 +56,13 @@ impl Answer {
 
     /// A reply with descriptors beside it.
     pub(super) fn with_fds<T: Serialize>(reply: &T, fds: Vec<OwnedFd>) -> Self {
-        Self::Once(Message { text: wire::reply(reply, false), fds, lease: None })
+        Self::Once(Message { text: wire::reply(reply, false), fds, loan: None })
     }
 
     /// A reply that hands over a loan. The loan ends if the reply cannot be sent.
-    pub(super) fn with_loan<T: Serialize>(reply: &T, fds: Vec<OwnedFd>, lease: LeaseId) -> Self {
-        Self::Once(Message { text: wire::reply(reply, false), fds, lease: Some(lease) })
+    pub(super) fn with_loan(lent: &Lent, fds: Vec<OwnedFd>, shell: &Shared) -> Self {
+        let loan = Some((lent.lease, shell.borrow().to_send(lent.lease, fds)));
+        Self::Once(Message { text: wire::reply(lent, false), fds: Vec::new(), loan })
     }
 }
 
@@ -97,7 +99,7 @@ pub(super) async fn serve<I: Interface>(
         drop(message);
         let oneway = call.oneway;
         let answer = answer(&mut interface, call).await.unwrap_or_else(|refused| {
-            Answer::Once(Message { text: wire::refusal(&refused), fds: Vec::new(), lease: None })
+            Answer::Once(Message { text: wire::refusal(&refused), fds: Vec::new(), loan: None })
         });
         match answer {
             // Dropped with its descriptors, and so the loan ends that it hands over.
@@ -116,11 +118,16 @@ pub(super) async fn serve<I: Interface>(
 /// Sends a message. It may be cancelled: then the borrower may have the loan, and its content is
 /// not kept.
 async fn send(connection: &PeerConnection, message: Message, shell: &Shared) -> io::Result<()> {
-    let Message { text, fds, lease } = message;
-    let sent = connection.send(&text?, &fds).await;
-    if let Some(lease) = lease {
-        let mut shell = shell.borrow_mut();
-        if sent.is_ok() { shell.sent(lease) } else { shell.end_lease(lease) }
+    let Message { text, fds, loan } = message;
+    let Some((lease, lent)) = loan else { return connection.send(&text?, &fds).await };
+    let sent = connection.send(&text?, &lent).await;
+    // Before the end of the lease, after which the same queue looks at the blocks.
+    drop(lent);
+    let mut shell = shell.borrow_mut();
+    if sent.is_ok() {
+        shell.sent(lease)
+    } else {
+        shell.end_lease(lease)
     }
     sent
 }
