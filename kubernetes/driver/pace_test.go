@@ -37,8 +37,7 @@ func (p *pacer) look(after time.Duration, free, taken int64, isDown bool) (chang
 }
 
 // Promise P143 (pods): The driver publishes at most once in 75 seconds in the long run, and only what
-// the scheduler's ledger cannot know; a loan leaves the sum that the scheduler counts with as it was; a
-// daemon that is down is tainted.
+// the scheduler cannot know; a loan leaves its sum as it was; a daemon that is down is tainted.
 func TestAChangeIsPublishedWhenTheLedgerCannotKnowIt(t *testing.T) {
 	p := newPacer(Pace{Interval: 100 * time.Second, Burst: 2, Settle: 10 * time.Minute, Part: 8})
 	for _, step := range []struct {
