@@ -75,6 +75,8 @@ pub(super) fn measure(
         output::note("no static busybox, so no kernel is booted: apt-get install busybox-static");
         return Ok(None);
     };
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    output::note(&format!("boots {name} in three such guests ({})", qemu.accel()));
     let initramfs = scene.run_dir().join("initramfs");
     Initramfs::new(busybox, INIT).write(&initramfs)?;
     let boot = Boot { kernel: &kernel, initramfs: &initramfs };

@@ -121,7 +121,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
                 "starts QEMU with {bytes} of {page} pages in four ways, {rounds}"
             ));
             report.starts = Some(starts::measure(&plan, &mut scene, qemu)?);
-            output::note(&format!("boots a kernel in three such guests ({})", qemu.accel()));
             report.boots = boots::measure(&plan, &mut scene, qemu, args.guest_kernel.as_deref())?;
         }
         output::note(&format!("maps {bytes} of {page} pages in two ways, {rounds}"));
