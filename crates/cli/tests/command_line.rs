@@ -71,6 +71,8 @@ fn every_verb_without_its_daemon_exits_with_code_3() {
     }
 }
 
+// Promise P244 (operator): A drain that finds no daemon at the socket it was told touches no
+// other's run directory: it drains the usual one for the usual socket only, any for `--run-dir`.
 #[test]
 fn drain_without_the_named_daemon_leaves_other_run_directories() {
     let output = prezero(&["drain"]);

@@ -283,6 +283,8 @@ mod tests {
 
  z zero  s stop  g give back  l low  h high  f leave free  up/down pool  q leave";
 
+    // Promise P66 (years): `prezero top` fits into 80 by 24, says when the daemon is gone, waits
+    // for it, and restores the terminal at every end.
     #[test]
     fn everything_fits_into_80_columns_and_24_lines() {
         assert_eq!(screen(&view(), 80, 24), SCREEN);
