@@ -110,6 +110,15 @@ ci-files:
 
 package: deb rpm
 
+# Everything that a release publishes, in target/release/VERSION: built twice, compared, tagged.
+# RELEASE.md has the steps. REHEARSE=1 leaves out the tag, KINDS=deb,chart builds some files alone.
+KINDS ?=
+REHEARSE ?=
+release:
+	@[ -n "$(VERSION)" ] || { echo "say which: make release VERSION=0.1.0" >&2; exit 2; }
+	[ -n "$(REHEARSE)$(KINDS)" ] || $(MAKE) lint docs deny
+	$(CARGO) xtask release $(VERSION) $(if $(KINDS),--only $(KINDS)) $(if $(REHEARSE),--rehearse)
+
 package-arm64:
 	rustup target add aarch64-unknown-linux-gnu
 	$(MAKE) package ARCH=arm64

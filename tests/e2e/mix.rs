@@ -27,6 +27,9 @@ fn wants_guests(daemon: &Daemon) -> bool {
     daemon.pool().sizes.iter().any(wants)
 }
 
+// Promise P195 (operator): A pool that is told how much to have ready, and nothing else, never has
+// more ready, learns the sizes of its blocks from its loans over restarts, and throws little away
+// for it.
 #[test]
 fn one_table_serves_programs_of_four_shapes_and_learns_them() {
     let Some(mut daemon) = Daemon::start(PAGE, READY + 80, &config()) else { return };

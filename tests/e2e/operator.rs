@@ -49,6 +49,9 @@ fn end(mut child: Child) {
     child.wait().expect("our own child");
 }
 
+// Promise P120 (operator): `status` gives each loan's requesting process, its command, control
+// group, user, nodes and age, and how much of it was ready. A reused PID is not reported. Users
+// who may only borrow see this of their own loans alone.
 #[test]
 fn loan_status_has_process_node_and_age() {
     let page = Page::Mib2;
@@ -90,6 +93,8 @@ fn loan_status_has_process_node_and_age() {
     end(child);
 }
 
+// Promise P225 (operator): The name of a process or control group moves no cursor and begins no
+// line where people read it, and hides nothing.
 #[test]
 fn process_named_like_an_escape_sequence_is_shown_as_text() {
     let page = Page::Mib2;
@@ -114,6 +119,7 @@ fn process_named_like_an_escape_sequence_is_shown_as_text() {
     end(child);
 }
 
+// Promise P120.
 #[test]
 fn loan_of_an_ended_process_names_no_other_process() {
     let page = Page::Mib2;
@@ -129,6 +135,8 @@ fn loan_of_an_ended_process_names_no_other_process() {
     daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }
 
+// Promise P121 (operator): A loan of 1 GiB or more is a line of the log with the process that has
+// it.
 #[test]
 fn a_large_loan_is_a_line_of_the_log() {
     let page = Page::Mib2;
@@ -145,6 +153,8 @@ fn a_large_loan_is_a_line_of_the_log() {
     end(child);
 }
 
+// Promise P122 (operator): `holders` finds the processes that map or have open lent or draining
+// memory, for root, beside the daemon's own thread.
 #[test]
 fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     let page = Page::Mib2;
@@ -187,6 +197,7 @@ fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     drop((mapping, files));
 }
 
+// Promise P123.
 #[test]
 fn pinned_block_names_possible_holders_and_comes_back_later() {
     let page = Page::Mib2;
@@ -217,6 +228,8 @@ fn pinned_block_names_possible_holders_and_comes_back_later() {
     daemon.wait_for("free again", |pool| pool.kernel_free_pages == Pages(1));
 }
 
+// Promise P123 (operator): `revoke` takes a loan's pages out of every mapping, and their content
+// is unreadable from then on; pinned ones come back after their unpinning.
 #[test]
 fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     let _alone = alone();
@@ -249,6 +262,8 @@ fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map_alone().expect("a mapping"));
 }
 
+// Promise P124 (operator): Free pages are unpromised ones: in `status`, `doctor`, the log and the
+// metrics, and `zero` says why it zeroed none.
 #[test]
 fn pages_promised_to_others_are_reported_and_not_free() {
     let page = Page::Mib2;
@@ -286,6 +301,9 @@ fn pages_promised_to_others_are_reported_and_not_free() {
     });
 }
 
+// Promise P125 (operator): Members of the zeroing group alone zero (by the control tree, unless
+// they are trusted), set, watch and drain. A refusal names groups as the system does, and a watch
+// that is refused ends.
 #[test]
 fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
     let page = Page::Mib2;
@@ -316,6 +334,8 @@ fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
     assert!(why.contains("may not borrow"), "{why}");
 }
 
+// Promise P125.
+// Promise P130.
 #[test]
 fn strangers_get_the_group_names_and_their_watch_ends() {
     let page = Page::Mib2;
@@ -336,6 +356,8 @@ fn strangers_get_the_group_names_and_their_watch_ends() {
     assert_eq!(error["refusal"]["parameters"]["uid"], NO_USER, "{error}");
 }
 
+// Promise P126 (operator): `wait` and `lend --wait` end as soon as memory is ready, or when their
+// time is over; `wait` waits for a daemon, too.
 #[test]
 fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let page = Page::Mib2;
@@ -391,6 +413,8 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     assert!(begin.elapsed() >= Duration::from_millis(400));
 }
 
+// Promise P127 (operator): `serve --check` refuses what a start and a reload refuse: groups,
+// nodes, page sizes, CPUs, control groups that are not there.
 #[test]
 fn a_check_refuses_what_a_start_and_a_reload_refuse() {
     let page = Page::Mib2;
@@ -442,6 +466,8 @@ fn a_check_refuses_what_a_start_and_a_reload_refuse() {
     daemon.launch();
 }
 
+// Promise P129 (operator): A drain lasts over restarts, for all thresholds, until an operator ends
+// it; also without a daemon.
 #[test]
 fn drain_lasts_over_restarts_until_it_is_ended() {
     let page = Page::Mib2;
@@ -489,6 +515,8 @@ fn drain_without(daemon: &Daemon, socket: &str) -> Output {
     command.arg("--run-dir").arg(daemon.run_dir()).output().expect("prezero runs")
 }
 
+// Promise P130 (operator): Errors have sizes as the command line takes them, tell of a missing
+// `--`, and are JSON where records are.
 #[test]
 fn errors_speak_as_the_command_line_does() {
     let page = Page::Mib2;

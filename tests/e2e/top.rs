@@ -87,6 +87,7 @@ impl Top {
     }
 }
 
+// Promise P66.
 #[test]
 fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
     let page = Page::Mib2;
@@ -133,6 +134,7 @@ fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
     assert_eq!(top.end(), 0);
 }
 
+// Promise P66.
 #[test]
 fn top_restores_the_terminal_at_a_signal_and_reports_zeroing() {
     let page = Page::Mib2;

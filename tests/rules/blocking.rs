@@ -309,6 +309,8 @@ fn imports(text: &str, of_linux: &BTreeSet<String>) -> BTreeSet<String> {
     uses.flat_map(names).collect()
 }
 
+// Promise P249 (tree): Each call of the daemon that names a file, a user or a program, or sleeps,
+// is reviewed: another thread makes it, or the review says why the thread that serves may.
 #[test]
 fn every_call_that_can_wait_is_reviewed() {
     let of_linux = of_linux();
@@ -353,6 +355,7 @@ fn every_call_that_can_wait_is_reviewed() {
     assert!(wrong.is_empty(), "see REVIEWED of {}:\n{}", file!(), wrong.join("\n"));
 }
 
+// Promise P249.
 #[test]
 fn calls_that_can_wait_are_seen_in_each_of_their_forms() {
     let linux: BTreeSet<_> =

@@ -65,6 +65,7 @@ mod tests {
     use super::*;
     use crate::command_line::Cli;
 
+    // Promise P130.
     #[test]
     fn command_without_its_dashes_gets_advice() {
         let lacks = |line: &str| lacks_dashes(&line.split(' ').map(Into::into).collect::<Vec<_>>());
@@ -72,6 +73,8 @@ mod tests {
         assert!(!lacks("prezero lend --nodes 1 -- true") && !lacks("prezero zero --nodes"));
     }
 
+    // Promise P226 (years): Words of a command line that are no text are refused in a line, as any
+    // others are.
     #[test]
     fn words_that_are_no_text_are_refused_as_any_others() {
         let odd = || OsString::from_vec(b"--\xff".to_vec());

@@ -18,6 +18,9 @@ fn error_line(output: &Output) -> String {
     text
 }
 
+// Promise P324 (operator): Amounts are sizes or pages, in the spellings of Kubernetes and Slurm.
+// Unknown words get the known word that is most like them, and errors of a file are one line with
+// its number.
 #[test]
 fn bad_input_is_one_line_with_allowed_values_and_code_2() {
     for (args, part) in [
@@ -86,6 +89,8 @@ fn every_verb_without_its_daemon_exits_with_code_3() {
     }
 }
 
+// Promise P244 (operator): A drain that finds no daemon at the socket it was told touches no
+// other's run directory: it drains the usual one for the usual socket only, any for `--run-dir`.
 #[test]
 fn drain_without_the_named_daemon_leaves_other_run_directories() {
     let output = prezero(&["drain"]);

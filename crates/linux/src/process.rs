@@ -131,6 +131,7 @@ mod tests {
     use super::*;
     use std::fs;
 
+    // Promise P225.
     #[test]
     fn a_name_with_parentheses_hides_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -164,6 +165,7 @@ mod tests {
         assert_eq!(machine_cpu_time(&roots), Some(Duration::from_secs(174) / ticks));
     }
 
+    // Promise P265.
     #[test]
     fn a_mapping_of_huge_pages_is_seen_before_it_is_touched() {
         let dir = tempfile::tempdir().unwrap();

@@ -307,6 +307,8 @@ impl fmt::Display for LoanName {
 mod tests {
     use super::*;
 
+    // Promise P150.
+    // Promise P272.
     #[test]
     fn names_of_loans_have_their_characters_and_length_and_a_scope() {
         let longest = "x".repeat(118);

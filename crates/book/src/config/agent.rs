@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
+    // Promise P272.
     #[test]
     fn a_scope_has_its_own_quota_or_the_one_of_all() {
         let text = "[agent]\ngroup = \"9\"\nquota = \"2G\"\nquota_of = { team-a = \"8G\" }\nfill_max = \"1G\"";

@@ -255,6 +255,7 @@ mod tests {
         usize::try_from(lines.behind.lock().unwrap().lost).unwrap()
     }
 
+    // Promise P204.
     #[test]
     fn unread_lines_are_dropped_without_waiting_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
@@ -273,6 +274,8 @@ mod tests {
         assert_eq!(rest, reported);
     }
 
+    // Promise P227 (years): A log stops no work where there is room for less than a line, as on a
+    // terminal, or where others take the room first. The file stays for others as it is.
     #[test]
     fn slow_terminal_or_socket_blocks_no_writer() {
         let size = portable_pty::PtySize::default();

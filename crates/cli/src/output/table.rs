@@ -217,6 +217,7 @@ mod tests {
         assert_eq!(String::from_utf8(out).unwrap(), "NAME      N\na     12345\nlong      1\n");
     }
 
+    // Promise P225.
     #[test]
     fn name_with_control_characters_is_shown_as_text() {
         let mut out = Vec::new();

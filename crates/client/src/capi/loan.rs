@@ -74,7 +74,7 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, CallFailu
     if (*size as usize) < size_of::<prezero_request>() {
         return Err(CallFailure::invalid("request.size is too small: use PREZERO_REQUEST_INIT"));
     }
-    // SAFETY: not null and at least as large, by the caller's contract. A larger one is a later
+    // SAFETY: the caller's contract: it is there and at least as large. A larger one is a later
     // version's with fields unknown to this one; they are checked for zeros below.
     let known = unsafe { &*request };
     let tail = (*size as usize) - size_of::<prezero_request>();

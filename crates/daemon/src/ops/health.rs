@@ -480,6 +480,8 @@ mod tests {
         }
     }
 
+    // Promise P325 (operator): Each cause that keeps the service from its best is named by the word
+    // of `status`, by `doctor` with remedy and command, by the log and by a metric.
     #[test]
     fn each_state_names_cause_remedy_and_command() {
         let healthy = || pool(8, 4, 8, 0);

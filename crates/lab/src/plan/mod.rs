@@ -163,7 +163,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let fleets = fleets(args)?;
     let cells = all(&fleets, &asks, &stop)?;
-    let report = PlanReport::new(&asks, args.nodes, args.memory, args.want, cells);
+    let report = PlanReport::new(
+        &asks,
+        args.nodes,
+        args.memory,
+        args.want,
+        (args.page_size, args.block),
+        cells,
+    );
     if let Some(path) = &args.report {
         let html = report.html().map_err(Failure::failed)?;
         std::fs::write(path, html)

@@ -73,6 +73,7 @@ fn an_empty_pool_is_bad_and_names_the_command_that_fills_it() {
     assert!(command.ends_with("node0/hugepages/hugepages-2048kB/nr_hugepages"), "{command}");
 }
 
+// Promise P265 (operator): `prezero doctor` says of promised pages when no process maps any.
 #[test]
 fn unmapped_promises_are_reported_separately() {
     for (maps, says) in [

@@ -382,6 +382,7 @@ mod tests {
  q leave  ? keys  z zero  s stop  g give back  r ready  o order  tab loans";
 
     /// Leases, sizes and keys are whole on every screen, and a wide one shows the guest.
+    // Promise P323.
     #[test]
     fn screens_of_every_size_show_whole_numbers_within_their_width() {
         let mut view = view();
@@ -433,6 +434,8 @@ mod tests {
         assert!(text.starts_with(" the daemon has not answered for 1 second\n"), "{text}");
     }
 
+    // Promise P66 (years): `prezero top` fits into 80 by 24, says when the daemon is gone, waits
+    // for it, and restores the terminal at every end.
     #[test]
     fn everything_fits_into_80_columns_and_24_lines() {
         assert_eq!(screen(&view(), 80, 24), SCREEN);

@@ -268,6 +268,7 @@ async fn being_filled<'a>(
     }
 }
 
+// Promise P270.
 #[test]
 fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
     by_the_clock(async {

@@ -46,6 +46,7 @@ fn place(text: &str, mark: &str) -> std::ops::Range<usize> {
     start..start + text[start..].find("\n<!-- end -->").expect("an end") + 1
 }
 
+// Promise P64.
 #[test]
 fn documentation_has_the_table_of_metrics() {
     let path = file("docs/reference/metrics.md");
@@ -61,6 +62,7 @@ fn documentation_has_the_table_of_metrics() {
     assert!(text == made, "write it anew: PREZERO_WRITE_DOCS=1 cargo test -p prezero-daemon");
 }
 
+// Promise P64.
 #[test]
 fn dashboard_shows_every_metric_and_no_other() {
     let text = fs::read_to_string(file("dist/grafana/prezero.json")).expect("the dashboard");
@@ -86,6 +88,7 @@ fn dashboard_shows_every_metric_and_no_other() {
     assert_eq!(asked, known);
 }
 
+// Promise P328 (operator): Alerts ask for metrics that there are, and each has a recorded case.
 #[test]
 fn alerts_and_their_cases_ask_for_metrics_that_there_are() {
     let known: BTreeSet<_> = TABLE.iter().map(full_name).collect();

@@ -66,6 +66,7 @@ pub(super) fn run(
         }
     };
     let qemu = Qemu::find(accel).map_err(Failure::failed)?;
+    let accel = qemu.accel();
     let busybox = static_busybox()
         .ok_or_else(|| Failure::failed("no static busybox: apt-get install busybox-static"))?;
     let mut root = Initramfs::new(busybox, INIT);
