@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Borrows 64 MiB, writes to them, and returns them; allocates by itself where the daemon is
 //! missing: `cargo run -p prezero --example lend`.
+#![expect(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Borrowers that die, hang, fork and cheat read only their own bytes.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use prezero_tests::MapAlone as _;
@@ -388,7 +388,7 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     let page = Page::Mib2;
     let Some(daemon) = one_block(page, "fresh") else { return };
     let (lease, blocks) = daemon.lend(page, 1).into_fds();
-    let copy = lease.as_fd().try_clone_to_owned().expect("a copy");
+    let copy = lease.as_ref().expect("a lease").try_clone().expect("a copy");
     drop((lease, blocks));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(daemon.pool().lent_pages, Pages(1));

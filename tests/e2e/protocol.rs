@@ -61,14 +61,17 @@ fn the_interface_describes_itself() {
     let page = Page::Mib2;
     let Some(daemon) = small(page) else { return };
     let agents = format!("{}{}", daemon.socket().display(), wire::agent::SOCKET_ENDING);
-    for (path, own) in [
-        (daemon.socket().display().to_string(), (wire::INTERFACE, wire::DESCRIPTION)),
-        (agents, (wire::agent::INTERFACE, wire::agent::DESCRIPTION)),
+    let both = (wire::INTERFACE, wire::DESCRIPTION);
+    let of_agents = (wire::agent::INTERFACE, wire::agent::DESCRIPTION);
+    for (path, served) in [
+        (daemon.socket().display().to_string(), vec![wire::SERVICE, both]),
+        (agents, vec![wire::SERVICE, both, of_agents]),
     ] {
         let mut stream = UnixStream::connect(path).expect("the daemon listens");
         let info = call(&mut stream, "org.varlink.service.GetInfo", &json!({}));
-        assert_eq!(info["parameters"]["interfaces"], json!([wire::SERVICE.0, own.0]), "{info}");
-        for (interface, definition) in [wire::SERVICE, own] {
+        let names: Vec<_> = served.iter().map(|(name, _)| *name).collect();
+        assert_eq!(info["parameters"]["interfaces"], json!(names), "{info}");
+        for (interface, definition) in served {
             let description = call(
                 &mut stream,
                 "org.varlink.service.GetInterfaceDescription",
@@ -129,7 +132,13 @@ fn standard_errors_name_their_cause_and_the_connection_goes_on() {
             "method",
             "org.varlink.service.Get",
         ),
-        ("io.prezero.agent.Lend", json!({}), "InterfaceNotFound", "interface", "io.prezero.agent"),
+        (
+            "io.prezero.agent.Return",
+            json!({}),
+            "InterfaceNotFound",
+            "interface",
+            "io.prezero.agent",
+        ),
         ("Lend", json!({}), "InterfaceNotFound", "interface", ""),
         (describe, json!({ "interface": "a.b" }), "InterfaceNotFound", "interface", "a.b"),
         (describe, json!({}), "InvalidParameter", "parameter", "interface"),
@@ -171,14 +180,36 @@ fn agents_get_standard_errors_too() {
     let path = format!("{}{}", daemon.socket().display(), wire::agent::SOCKET_ENDING);
     let mut stream = UnixStream::connect(path).expect("the daemon listens");
     for (method, parameters, error) in [
-        ("io.prezero.Lend", json!({}), "InterfaceNotFound"),
         ("io.prezero.agent.Release", json!({}), "MethodNotFound"),
-        ("io.prezero.agent.Lend", json!({ "bytes": 4096 }), "InvalidParameter"),
+        ("io.prezero.Borrow", json!({}), "MethodNotFound"),
+        ("io.systemd.Lend", json!({}), "InterfaceNotFound"),
+        ("io.prezero.Lend", json!({ "name": "a" }), "InvalidParameter"),
         ("io.prezero.agent.Return", json!({ "name": "a", "keep": true }), "InvalidParameter"),
         ("io.prezero.agent.ListLoans", json!({ "prefix": 1 }), "InvalidParameter"),
     ] {
         let reply = call(&mut stream, method, &parameters);
         assert_eq!(reply["error"], format!("org.varlink.service.{error}"), "{method}: {reply}");
+    }
+    // What only the other socket takes.
+    let mut other = connect(&daemon);
+    let by_name = json!({ "name": "a", "bytes": 4096 });
+    for (refused, says) in [
+        (call(&mut stream, "io.prezero.Lend", &json!({ "bytes": 4096 })), "socket for borrowers"),
+        (call(&mut stream, "io.prezero.GetStatus", &json!({})), "socket for borrowers"),
+        (call(&mut stream, "io.prezero.Drain", &json!({ "on": true })), "socket for borrowers"),
+        (call(&mut other, "io.prezero.Lend", &by_name), "socket for agents"),
+    ] {
+        assert_eq!(refused["error"], "io.prezero.NotPermitted", "{refused}");
+        assert!(refused["parameters"]["needed"].to_string().contains(says), "{refused}");
+    }
+    // Parameters that exclude each other.
+    for parameters in [
+        json!({ "bytes": 4096, "whole": true }),
+        json!({ "bytes": 4096, "name": "a", "held_by_memory": true }),
+    ] {
+        let refused = call(&mut other, "io.prezero.Lend", &parameters);
+        assert_eq!(refused["error"], "io.prezero.BadValue", "{refused}");
+        assert_eq!(refused["parameters"]["field"], "parameters", "{refused}");
     }
     let listed = call(&mut stream, "io.prezero.agent.ListLoans", &json!({}));
     assert_eq!(listed["parameters"]["loans"], json!([]), "{listed}");
@@ -197,7 +228,7 @@ fn every_method_of_the_files_is_carried_out() {
         let mut stream = UnixStream::connect(path).expect("the daemon listens");
         let names = definition.split("\nmethod ").skip(1).filter_map(|text| text.split_once('('));
         let names: Vec<_> = names.map(|(name, _)| format!("{interface}.{name}")).collect();
-        assert!(names.len() >= 4, "{names:?}");
+        assert!(names.len() >= 3, "{names:?}");
         for name in names {
             // No method has it: nothing is carried out but what asks for nothing.
             let reply = call(&mut stream, &name, &json!({ "unheard": 1 }));

@@ -241,24 +241,24 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&path.metadata().expect("a socket").permissions()) & 0o777, 0o600);
     let ask = client::LendRequest::by_name("pod".parse().expect("a name"), page.times(1));
-    let lent = client::AgentClient::connect(&path).and_then(|mut agent| agent.lend(&ask));
-    let lent = lent.expect("it lends").loan;
+    let lent = client::Client::connect(&path).and_then(|mut agent| agent.lend(&ask));
+    let lent = lent.expect("it lends");
     for end in [Daemon::kill, Daemon::terminate] {
         end(&mut daemon);
         let at = path.clone();
         let early = std::thread::spawn(move || {
-            client::AgentClient::connect(at).and_then(|mut agent| agent.loans(""))
+            client::Client::connect(at).and_then(|mut agent| agent.loans(""))
         });
         while !early.is_finished() && !has_waiting(&agents) {
             std::thread::yield_now();
         }
         daemon.spawn_as(pass);
         let loans = early.join().expect("no panic").expect("answered by the next daemon");
-        assert_eq!(loans, std::slice::from_ref(&lent));
+        assert_eq!(loans.iter().map(|loan| Some(&*loan.path)).collect::<Vec<_>>(), [lent.path()]);
         daemon.wait_until_up();
     }
-    let returned = client::AgentClient::connect(&path)
-        .and_then(|mut agent| agent.release("pod".parse().expect("a name")));
+    let returned = client::Client::connect(&path)
+        .and_then(|mut agent| agent.return_loan("pod".parse().expect("a name"), false));
     returned.expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }

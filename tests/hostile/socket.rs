@@ -371,7 +371,8 @@ pub(crate) fn a_mapping_of_a_lease_is_refused(stage: &mut Stage) {
     let attack = |scene: &mut Scene<'_>| {
         let loan = scene.borrow(|_| {});
         scene.set_up();
-        let mapped = Mapping::map(loan.lease(), 2 << 20, Page::Mib2.size());
+        let lease = loan.lease().expect("a loan that is held by its lease");
+        let mapped = Mapping::map(lease, 2 << 20, Page::Mib2.size());
         scene.wait();
         match mapped {
             Ok(_) => Err("the lease can be mapped".to_owned()),

@@ -7,7 +7,6 @@ use std::io;
 use std::process::ExitCode;
 
 use serde_json::json;
-use wire::agent::AgentError;
 
 /// The exit codes. They are part of the interface: scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,25 +121,19 @@ impl From<client::Error> for Failure {
         let exit = match &error {
             client::Error::NoDaemon { .. } => Exit::NoDaemon,
             client::Error::Refused(refused) => match refused {
-                wire::Error::NotPermitted { .. } | wire::Error::QuotaExceeded { .. } => {
-                    Exit::Refused
-                }
-                wire::Error::BadValue { .. } | wire::Error::NoSuchPool { .. } => Exit::Usage,
+                wire::Error::NotPermitted { .. }
+                | wire::Error::QuotaExceeded { .. }
+                | wire::Error::ScopeQuotaExceeded { .. }
+                | wire::Error::TooManyNames { .. } => Exit::Refused,
+                wire::Error::BadValue { .. }
+                | wire::Error::NoSuchPool { .. }
+                | wire::Error::NameTaken { .. }
+                | wire::Error::NoSuchName { .. } => Exit::Usage,
                 wire::Error::NotEnough { .. } | wire::Error::NothingToZero => Exit::NotEnough,
                 wire::Error::NoSuchLease { .. }
                 | wire::Error::NoSuchJob { .. }
+                | wire::Error::NameBusy { .. }
                 | wire::Error::Failed { .. } => Exit::Failed,
-            },
-            client::Error::AgentRefused(refused) => match refused {
-                AgentError::NotPermitted { .. }
-                | AgentError::QuotaExceeded { .. }
-                | AgentError::TooManyNames { .. } => Exit::Refused,
-                AgentError::BadValue { .. }
-                | AgentError::NoSuchPool { .. }
-                | AgentError::NameTaken { .. }
-                | AgentError::NoSuchName { .. } => Exit::Usage,
-                AgentError::NotEnough { .. } => Exit::NotEnough,
-                AgentError::NameBusy { .. } | AgentError::Failed { .. } => Exit::Failed,
             },
             client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
             _ => Exit::Failed,

@@ -43,7 +43,7 @@ impl Inherited {
         let (bytes, page_bytes) = (loan.bytes().0, loan.page_size().bytes());
         let kept = loan.is_kept();
         let (lease, parts) = loan.into_fds();
-        let Ok([memory]) = <[OwnedFd; 1]>::try_from(parts) else {
+        let (Some(lease), Ok([memory])) = (lease, <[OwnedFd; 1]>::try_from(parts)) else {
             return Err(Failure::failed("the daemon answered a loan of one file with several"));
         };
         for fd in [&lease, &memory] {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use client::{AgentClient, Client, DEFAULT_SOCKET};
+use client::{Client, DEFAULT_SOCKET};
 
 use units::{Node, PageSize};
 
@@ -51,9 +51,9 @@ pub(crate) struct AgentDaemon {
 }
 
 impl AgentDaemon {
-    pub(crate) fn connect(&self, daemon: &Daemon) -> Result<AgentClient, Failure> {
+    pub(crate) fn connect(&self, daemon: &Daemon) -> Result<Client, Failure> {
         let path = self.agent_socket.clone().unwrap_or_else(|| agent_socket(&daemon.socket));
-        Ok(AgentClient::connect(path)?)
+        Ok(Client::connect(path)?)
     }
 }
 

@@ -35,21 +35,20 @@
 //! A call that fails has lent, zeroed and changed nothing. [`Error`] says which it was: no daemon
 //! listens, the daemon refused (with its reason and advice), or the connection broke.
 
-mod agent;
 #[cfg(any(feature = "capi", test))]
 pub mod capi;
 mod connection;
 mod error;
 mod loan;
 mod mapped;
+mod names;
 mod socket;
 mod waiting;
 
-pub use agent::{AGENT_TIMEOUT, AgentClient};
-pub use connection::{ANSWER_TIMEOUT, Client, StatusWatch};
+pub use connection::{ANSWER_TIMEOUT, Client, StatusWatch, WHOLE_LOAN_TIMEOUT};
 pub use error::{Error, Result};
 pub use loan::Loan;
 pub use mapped::MappedLoan;
 pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
-pub use wire::agent::{LentByName, NamedLoan, SOCKET_ENDING as AGENT_SOCKET_ENDING};
-pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, PoolStatus, Provider, Status};
+pub use wire::agent::SOCKET_ENDING as AGENT_SOCKET_ENDING;
+pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, NamedLoan, PoolStatus, Provider, Status};

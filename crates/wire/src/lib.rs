@@ -23,11 +23,10 @@ mod status;
 mod words;
 
 pub use answers::{
-    Configured, Drained, Finished, Holders, Job, Lent, LentPart, Released, Revoked, WatchReply,
-    ZeroBy,
+    Configured, Drained, Finished, Holders, Job, Released, Revoked, WatchReply, ZeroBy,
 };
 pub use error::Error;
-pub use lend::{Hold, LendForAgent, LendRequest};
+pub use lend::{Hold, LendRequest, Lent, LentPart, NamedLoan};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
     Configure, Drain, FindHolders, FinishZeroing, GetStatus, Parameters, PoolChange, Release,

@@ -45,8 +45,9 @@ impl Shell {
                 "this kernel does not tell who maps a block",
             ));
         }
-        if let Hold::Name { name, uid, .. } = &request.hold {
+        if let Hold::Name { name, uid, gid } = &request.hold {
             check_owner(&request, name)?;
+            check_ids(*uid, *gid)?;
             let agent = &self.config.agent;
             let (quota, most) = (agent.quota_for(name), agent.names);
             let named = Some(Named { name: name.clone(), quota, most });
@@ -276,6 +277,17 @@ impl Shell {
             || states.any(|state| self.book.in_state(state).next().is_some());
         is_anything_on_its_way && self.book.can_be_served(request, &ending)
     }
+}
+
+/// Checks the user and the group that get a loan's file.
+fn check_ids(uid: Option<Uid>, gid: Option<u32>) -> Result<(), Refused> {
+    for (field, number) in [("uid", uid.map(|uid| uid.0)), ("gid", gid)] {
+        // To chown(2) that is not to change it.
+        if number == Some(u32::MAX) {
+            return Err(Refused::bad_value(field, "4294967295 is the number of no user or group"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a loan by that name can have the requested owner.

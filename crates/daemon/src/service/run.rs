@@ -22,7 +22,7 @@ use units::{Domain, Node, PageSize, Pages, PoolKey};
 use wire::DEFAULT_SOCKET;
 
 use crate::api::tree::{Settings, Tree};
-use crate::api::varlink::accept::{self, Api};
+use crate::api::varlink::{Api, accept};
 use crate::base::error::{Error, Result};
 use crate::base::files::{ALL_USERS_MODE, OWNER_ONLY, SocketName};
 use crate::base::manager::{InheritedSockets, Manager};

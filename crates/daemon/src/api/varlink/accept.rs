@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,12 +20,10 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use units::Uid;
 
-use super::Service;
 use super::acceptor::Acceptor;
-use super::agent::{self, AgentService};
 use super::connection::PeerConnection;
 use super::rejector::Rejector;
-use super::serving::{self, Interface};
+use super::{Api, Service, serving};
 use crate::base::crowds::{Crowd, TRIM_INTERVAL};
 use crate::base::error::Error;
 use crate::ops::Shared;
@@ -52,15 +50,6 @@ fn count(cell: &Cell<u64>) {
     cell.set(cell.get() + 1);
 }
 
-/// The interface served at a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    /// `io.prezero`: for borrowers, zeroers and observers.
-    Borrowers,
-    /// `io.prezero.agent`: for programs that hand memory on to others.
-    Agents,
-}
-
 /// The most connections of agents: a machine has one or two, with a few calls at a time.
 const MAX_AGENT_CONNECTIONS: usize = 64;
 /// Of one user among them.
@@ -84,14 +73,6 @@ impl Api {
             Self::Agents => rights.may_lend_by_name(),
         }
     }
-
-    /// A refusal as the interface says it.
-    fn reject(self, rejector: &Rejector, stream: OwnedFd, refused: wire::Error) {
-        match self {
-            Self::Borrowers => rejector.reject(stream, &refused),
-            Self::Agents => rejector.reject(stream, &agent::error(refused)),
-        }
-    }
 }
 
 /// Accepts connections for ever.
@@ -102,7 +83,7 @@ pub(crate) async fn accept(api: Api, listener: UnixListener, shell: Shared, grou
     let away = rejector.clone();
     let failed = |source| Error::Runtime { what: "cannot listen", source };
     let listener = listener.into_std().map_err(failed);
-    let reject = move |stream| api.reject(&away, stream, full.clone());
+    let reject = move |stream| away.reject(stream, full.clone());
     let acceptor = match listener.and_then(|listener| Acceptor::open(listener, bounds.all, reject))
     {
         Ok(acceptor) => acceptor,
@@ -149,7 +130,7 @@ async fn serve_all(
         };
         if let Err(error) = api.may_connect(&rights) {
             count(&troubles.strangers);
-            api.reject(rejector, stream, error);
+            rejector.reject(stream, error);
             continue;
         }
         let rights = match accounts.of(&stream, rights.peer()) {
@@ -157,7 +138,7 @@ async fn serve_all(
             Err(error) => {
                 tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known");
                 let what = format!("whose quota your loans count against cannot be known: {error}");
-                api.reject(rejector, stream, wire::Error::Failed { what });
+                rejector.reject(stream, wire::Error::Failed { what });
                 continue;
             }
         };
@@ -165,7 +146,7 @@ async fn serve_all(
             Ok(place) => Rc::new(place),
             Err(full) => {
                 count(&troubles.too_many);
-                api.reject(rejector, stream, no_place(&rights, full));
+                rejector.reject(stream, no_place(&rights, full));
                 continue;
             }
         };
@@ -179,21 +160,9 @@ async fn serve_all(
         let rights = rights.with_connection(&stream);
         let (shell, held) = (Rc::clone(shell), Rc::clone(&place));
         tokio::task::spawn_local(async move {
-            let at = Rc::clone(&place);
-            let served = async move {
-                let own = Rc::clone(&shell);
-                match api {
-                    Api::Borrowers => {
-                        let service = Service { shell, rights, place: held };
-                        serve(stream, service, at, &own).await
-                    }
-                    Api::Agents => {
-                        let peer = Rc::downgrade(&stream);
-                        let service = AgentService { shell, rights, place: held, peer };
-                        serve(stream, service, at, &own).await
-                    }
-                }
-            };
+            let peer = Rc::downgrade(&stream);
+            let service = Service { shell, rights, place: held, api, peer };
+            let served = serve(stream, service, Rc::clone(&place));
             if let Err(error) = charged(&place, served).await {
                 tracing::debug!(%error, "a connection ended");
             }
@@ -217,15 +186,10 @@ fn too_many(what: &str) -> wire::Error {
     wire::Error::Failed { what: format!("{what}: close some") }
 }
 
-async fn serve(
-    stream: Rc<UnixStream>,
-    service: impl Interface,
-    place: Rc<Place>,
-    shell: &Shared,
-) -> io::Result<()> {
+async fn serve(stream: Rc<UnixStream>, service: Service, place: Rc<Place>) -> io::Result<()> {
     let connection = PeerConnection::new(Rc::clone(&stream), Rc::clone(&place));
     let result = tokio::select! {
-        result = serving::serve(connection, service, shell) => result,
+        result = serving::serve(connection, service) => result,
         () = gone(&stream) => Ok(()),
         () = place.wanted() => Ok(()),
     };
