@@ -153,6 +153,14 @@ fn commands_of_documents_are_taken() {
     assert!(wrong.is_empty(), "{seen} commands, wrong:\n{}", wrong.join("\n"));
 }
 
+const HEAD: &str = "\
+# Verbs
+
+The help of each verb, as `prezero VERB --help` prints it. [Commands and exit codes](commands.md)
+has them in one table. The package `prezero-lab` brings `bench`, `demo` and `plan`, which have
+their own help.
+";
+
 /// The help of a verb and of those below it, under a heading each.
 fn write_help(page: &mut String, verb: &clap::Command, name: &str) {
     let verb = verb.clone().mut_args(|argument| argument.hide_env_values(true));
@@ -165,10 +173,7 @@ fn write_help(page: &mut String, verb: &clap::Command, name: &str) {
 
 #[test]
 fn page_of_verbs_is_the_help() {
-    let mut page = "# Verbs\n\nThe help of each verb, as `prezero VERB --help` prints it. \
-                    [Commands and exit codes](commands.md) has them in one table. The package \
-                    `prezero-lab`\nbrings `bench`, `demo` and `plan`, which have their own help.\n"
-        .to_owned();
+    let mut page = HEAD.to_owned();
     for verb in command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let name = verb.get_name();
         if !["bench", "demo", "help", "plan"].contains(&name) {
