@@ -41,7 +41,7 @@ fn pages() -> Vec<PathBuf> {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "md") {
+            } else if path.extension().is_some_and(|e| e == "md") && !path.ends_with("verbs.md") {
                 pages.push(path);
             }
         }
