@@ -81,7 +81,8 @@ msrv: need-demo
 
 # Documentation of the crates, its examples, the book and its links.
 docs: need-test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --package prezero --package prezero-clear
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --package prezero-tests --test rules
 
