@@ -26,7 +26,7 @@ fn product() -> impl Iterator<Item = (String, String)> {
     let of_rooms = shown.filter(|(shown, _)| {
         let of_room = |room: &&str| shown.starts_with(&format!("crates/{room}/src/"));
         let is_test = shown.contains("/tests") || shown.contains("testkit");
-        ROOMS.iter().any(|room| of_room(room)) && !is_test
+        ROOMS.iter().any(of_room) && !is_test
     });
     of_rooms.map(|(shown, path)| {
         let text = read(&path);

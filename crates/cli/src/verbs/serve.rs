@@ -97,9 +97,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         daemon::check(&options(args)?).map_err(Failure::usage)?;
         return Ok(Exit::Done);
     }
-    log::to_standard_error(args.log);
-    daemon::serve(options(args)?)?;
-    Ok(Exit::Done)
+    let log = log::begin(args.log)?;
+    let served = options(args).and_then(|options| Ok(daemon::serve(options)?));
+    log.end();
+    served.map(|()| Exit::Done)
 }
 
 /// The file and the settings over it together; other parts of `args` are ignored.
