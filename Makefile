@@ -19,7 +19,7 @@ export PREZERO_TEST_NO_SKIP = 1
 endif
 
 TARGETS_OF_CI = lint msrv docs deny ci-files package package-arm64 release
-.PHONY: $(TARGETS_OF_CI) all attacks deb rpm demo demo-in-vm module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
+.PHONY: $(TARGETS_OF_CI) all attacks deb rpm demo demo-in-vm module test test-kubernetes test-alerts test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
 
 all: build-bin
 
@@ -110,6 +110,15 @@ ci-files:
 
 package: deb rpm
 
+# Everything that a release publishes, in target/release/VERSION: built twice, compared, tagged.
+# RELEASE.md has the steps. REHEARSE=1 leaves out the tag, KINDS=deb,chart builds some files alone.
+KINDS ?=
+REHEARSE ?=
+release:
+	@[ -n "$(VERSION)" ] || { echo "say which: make release VERSION=0.1.0" >&2; exit 2; }
+	[ -n "$(REHEARSE)$(KINDS)" ] || $(MAKE) lint docs deny
+	$(CARGO) xtask release $(VERSION) $(if $(KINDS),--only $(KINDS)) $(if $(REHEARSE),--rehearse)
+
 package-arm64:
 	rustup target add aarch64-unknown-linux-gnu
 	$(MAKE) package ARCH=arm64
@@ -180,6 +189,11 @@ test-kubernetes:
 	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
 
+# The alerts of dist/prometheus on recorded cases, by promtool, which is built from its module without
+# the clients of clouds: 4 minutes on 2 cores, once.
+test-alerts:
+	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml
+
 # The same under a real Kubernetes of one node, in namespaces of this machine: docs/guides/kubernetes.md has
 # the tests. Builds it from its modules at first, 10 minutes on 2 cores.
 test-cluster:
@@ -190,7 +204,7 @@ test-cluster:
 # everything, databases, a JVM and others on lent memory, the package on a Debian of its own, the
 # crates as they would be published, a Kubernetes of one node, debug kernel, preemption models, cross
 # builds.
-test-all: test test-clear need-consumers test-kubernetes test-cluster
+test-all: test test-clear need-consumers test-kubernetes test-alerts test-cluster
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
 	PROPTEST_CASES=500000 $(CARGO) test --release --package prezero-book --lib sequence
 	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture

@@ -63,8 +63,18 @@ type Lent struct {
 	Found bool   `json:"found"`
 	Kept  bool   `json:"kept"`
 	Parts []struct {
+		Bytes      int64 `json:"bytes"`
 		ReadyBytes int64 `json:"ready_bytes"`
 	} `json:"parts"`
+}
+
+// Bytes is its size.
+func (l Lent) Bytes() int64 {
+	var bytes int64
+	for _, part := range l.Parts {
+		bytes += part.Bytes
+	}
+	return bytes
 }
 
 // ReadyBytes is what was ready when the loan was granted.

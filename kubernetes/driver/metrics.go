@@ -87,7 +87,7 @@ func (m *Metrics) lent(loans []agent.Lent) {
 	for _, one := range loans {
 		if !one.Found {
 			m.lentBytes.WithLabelValues("ready").Add(float64(one.ReadyBytes()))
-			m.lentBytes.WithLabelValues("zeroed").Add(float64(max(one.Loan.Bytes-one.ReadyBytes(), 0)))
+			m.lentBytes.WithLabelValues("zeroed").Add(float64(max(one.Bytes()-one.ReadyBytes(), 0)))
 		}
 	}
 }

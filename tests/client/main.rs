@@ -199,6 +199,7 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     assert_eq!(listed.collect::<Vec<_>>(), names);
 }
 
+// Promise P264.
 #[test]
 fn waiting_client_gets_ready_memory_or_the_present_pages() {
     let daemon = daemon(1);
@@ -226,6 +227,7 @@ fn waiting_client_gets_ready_memory_or_the_present_pages() {
     assert!(matches!(too_much, wire::Error::NotEnough { .. }), "{too_much:?}");
 }
 
+// Promise P264.
 #[test]
 fn a_wait_ends_when_its_caller_says_so() {
     let daemon = daemon(0);
@@ -279,6 +281,8 @@ fn reports_of(status: &wire::Status, listener: UnixListener) -> usize {
     reports
 }
 
+// Promise P264 (operator): A program that waits for ready memory is told of changes, and asks for
+// a report only where they could be enough; its caller can end the wait, from Python by Ctrl-C.
 #[test]
 fn a_wait_asks_for_no_report_while_nothing_changes() {
     let status = daemon(0).status();

@@ -15,6 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testkit::child::{alone, fork};
 
+// Promise P10 (crashes): A restarted daemon honours live leases and keeps ready blocks.
 #[test]
 fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
     let _alone = alone();
@@ -40,6 +41,8 @@ fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
     }
 }
 
+// Promise P36 (crashes): Numbers of blocks, leases and jobs never come again, restarts included: a
+// number of before means nothing to the next daemon.
 #[test]
 fn block_lease_and_job_numbers_are_not_reused_after_a_restart() {
     let page = Page::Mib2;
@@ -92,6 +95,7 @@ fn number_of_block(file: &std::os::fd::OwnedFd) -> u64 {
     name.split('-').next().and_then(|number| number.parse().ok()).expect("a block's number")
 }
 
+// Promise P1.
 #[test]
 fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
     let _alone = alone();
@@ -119,6 +123,7 @@ fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
     }
 }
 
+// Promise P11 (crashes): A killed worker loses only the block in its hands, and no page.
 #[test]
 fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
     for recycle in ["fresh", "in-place"] {
@@ -149,6 +154,8 @@ fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
     }
 }
 
+// Promise P18 (work): An interrupted worker ends within one page (allocating) or chunk (in place),
+// and its work so far is kept.
 #[test]
 fn an_interrupted_worker_keeps_what_it_has_done() {
     let page = Page::Mib2;
@@ -195,6 +202,7 @@ fn interrupted(daemon: &Daemon, page: Page, threads: &str) -> wire::PoolStatus {
     panic!("no worker could be interrupted");
 }
 
+// Promise P97.
 #[test]
 fn blocks_unknown_to_the_daemon_are_reported() {
     let page = Page::Mib2;
@@ -264,6 +272,7 @@ fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool
     loans
 }
 
+// Promise P9 (crashes): A daemon killed at any instant loses and leaks no page.
 #[test]
 fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
     let page = Page::Mib2;

@@ -35,6 +35,8 @@ fn next_borrower_finds_zeros(daemon: &Daemon, page: Page) {
     assert_zero(&loan.map_alone().expect("a mapping"));
 }
 
+// Promise P1 (isolation): A byte that one client wrote is never readable by another, however the
+// first one ended.
 #[test]
 fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
     let _alone = alone();
@@ -54,6 +56,8 @@ fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
     }
 }
 
+// Promise P2 (isolation): A returned block is not used again while any process still maps it or
+// has it open.
 #[test]
 fn block_mapped_by_a_child_drains_until_the_child_exits() {
     let _alone = alone();
@@ -83,6 +87,7 @@ fn block_mapped_by_a_child_drains_until_the_child_exits() {
     }
 }
 
+// Promise P2.
 #[test]
 fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
     for (page, recycle) in variants() {
@@ -103,6 +108,7 @@ fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
     }
 }
 
+// Promise P2.
 #[test]
 fn a_descriptor_alone_keeps_a_returned_block_out_of_use() {
     for (page, recycle) in variants() {
@@ -151,6 +157,8 @@ fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     false
 }
 
+// Promise P3 (isolation): Neither a former borrower nor a worker reaches a block through an
+// `O_PATH` descriptor that it kept.
 #[test]
 fn a_path_only_descriptor_opens_nothing_after_the_return() {
     let _alone = alone();
@@ -187,6 +195,7 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
     }
 }
 
+// Promise P95.
 #[test]
 fn repeated_mode_changes_win_no_access_in_place() {
     let _alone = alone();
@@ -216,6 +225,8 @@ fn repeated_mode_changes_win_no_access_in_place() {
     }
 }
 
+// Promise P95 (isolation): A lent file belongs to its borrower alone (owner, mode 0600), and at
+// all other times to the daemon alone, for every change of its mode meanwhile.
 #[test]
 fn a_lent_file_is_its_borrowers_alone() {
     use std::os::unix::fs::MetadataExt;
@@ -245,6 +256,7 @@ fn a_lent_file_is_its_borrowers_alone() {
     }
 }
 
+// Promise P3.
 #[test]
 fn workers_path_descriptor_opens_nothing_after_its_report() {
     let _alone = alone();
@@ -271,6 +283,8 @@ fn workers_path_descriptor_opens_nothing_after_its_report() {
     assert_eq!(worker.wait(), Some(0), "a worker has its descriptor and nothing else");
 }
 
+// Promise P37 (crashes): A removed block's pages are free at once, also while an `O_PATH`
+// descriptor of its file exists.
 #[test]
 fn returned_page_is_free_despite_path_descriptors_of_its_file() {
     let page = Page::Mib2;
@@ -285,6 +299,7 @@ fn returned_page_is_free_despite_path_descriptors_of_its_file() {
     assert_eq!((file.st_nlink, file.st_size, file.st_blocks), (0, 0, 0));
 }
 
+// Promise P7.
 #[test]
 fn a_report_of_pages_without_memory_makes_nothing_ready() {
     let page = Page::Mib2;
@@ -313,6 +328,8 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
     }
 }
 
+// Promise P32 (socket): A lease (fcntl(2)) that a borrower takes on its file holds up neither the
+// daemon nor its start.
 #[test]
 fn lease_on_a_lent_file_blocks_nothing() {
     let _alone = alone();
@@ -347,6 +364,7 @@ fn lease_on_a_lent_file_blocks_nothing() {
     daemon.wait_for("kept or free", |p| p.draining_pages == Pages(0));
 }
 
+// Promise P8 (zero claim): A block that is recycled in place comes back zero.
 #[test]
 fn in_place_blocks_stay_files_and_come_back_zero_each_time() {
     for page in Page::ALL {
@@ -378,6 +396,8 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     daemon.wait_for("returned", |p| p.lent_pages == Pages(0));
 }
 
+// Promise P28 (isolation): A borrower that cuts or punches its file costs other users no page, and
+// no worker its life.
 #[test]
 fn borrower_that_cuts_or_punches_its_file_costs_others_nothing() {
     let page = Page::Mib2;
@@ -401,6 +421,8 @@ fn borrower_that_cuts_or_punches_its_file_costs_others_nothing() {
     assert_zero(&daemon.lend(page, 4).map_alone().expect("a mapping"));
 }
 
+// Promise P33 (socket): A borrower that holds its file's locks delays its own returns, which
+// drain, and no other user.
 #[test]
 fn borrower_that_locks_its_file_delays_no_other_user() {
     const PAGES: u64 = 256;

@@ -16,6 +16,8 @@ use wire::PoolStatus;
 
 const LONG_PERIOD: Duration = Duration::from_secs(300);
 
+// Promise P4 (isolation): Kept content goes to the same owner of the same user only, and is gone
+// after its time.
 #[test]
 fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
     for page in Page::ALL {
@@ -39,6 +41,7 @@ fn the_same_owner_gets_its_content_back_and_others_get_zeros() {
     }
 }
 
+// Promise P4.
 #[test]
 fn the_same_name_of_another_user_is_another_owner() {
     let _alone = alone();
@@ -62,6 +65,8 @@ fn the_same_name_of_another_user_is_another_owner() {
     assert_eq!(stranger.wait(), Some(0));
 }
 
+// Promise P214 (isolation): Zeros that never reached their owner are not kept for it: its next
+// loan does not say that they are its content.
 #[test]
 fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     let page = Page::Mib2;
@@ -102,6 +107,7 @@ fn zeros_that_never_got_to_their_owner_are_not_kept_for_it() {
     assert_soiled(&again.map_alone().expect("a mapping"), 0x42);
 }
 
+// Promise P4.
 #[test]
 fn kept_content_ends_with_its_keep_time() {
     for recycle in ["fresh", "in-place"] {
@@ -121,6 +127,7 @@ fn kept_content_ends_with_its_keep_time() {
     }
 }
 
+// Promise P12 (crashes): Kept content survives the daemon.
 #[test]
 fn kept_content_survives_the_daemon() {
     let page = Page::Mib2;
@@ -138,6 +145,7 @@ fn kept_content_survives_the_daemon() {
     assert_soiled(&again.map_alone().expect("a mapping"), 0x42);
 }
 
+// Promise P13 (crashes): A program that is killed and restarted at once finds its content.
 #[test]
 fn a_program_killed_and_restarted_at_once_finds_its_content() {
     let _alone = alone();

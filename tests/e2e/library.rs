@@ -137,6 +137,8 @@ fn on_a_daemon(body: impl FnOnce(&Path) -> String) -> String {
     body(&daemon.socket())
 }
 
+// Promise P74 (programs): C programs get what Rust programs get, by functions with versions, and
+// the header is what the sources say.
 #[test]
 fn c_programs_get_what_rust_programs_get() {
     let Some(pages) = hugepages::reserve(PAGE.size(), 8) else { return };

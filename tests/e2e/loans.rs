@@ -34,6 +34,8 @@ fn a_ready_block_is_lent_whole_zero_and_comes_back() {
     }
 }
 
+// Promise P17 (fallback): A larger block is trimmed; the rest goes back to the kernel. None is
+// trimmed of more than the loan asks for while the kernel has free pages for that.
 #[test]
 fn larger_block_is_trimmed_and_its_rest_goes_to_the_kernel() {
     let page = Page::Mib2;
@@ -46,6 +48,8 @@ fn larger_block_is_trimmed_and_its_rest_goes_to_the_kernel() {
     assert_zero(&loan.map_alone().expect("a mapping"));
 }
 
+// Promise P132 (fallback): A loan has as many blocks as its borrower has descriptors for, up to
+// 1024, in as many messages as it takes; the rest is an unbacked part.
 #[test]
 fn loan_of_more_blocks_than_one_message_is_ready_as_a_whole() {
     const PAGES: u64 = 300;
@@ -66,6 +70,7 @@ fn loan_of_more_blocks_than_one_message_is_ready_as_a_whole() {
     assert_eq!((loan.ready_bytes(), loan.parts().len()), (page.times(251), 252));
 }
 
+// Promise P17.
 #[test]
 fn a_small_loan_leaves_a_large_block_alone() {
     let page = Page::Mib2;
@@ -80,6 +85,8 @@ fn a_small_loan_leaves_a_large_block_alone() {
     assert_eq!(large.ready_bytes(), page.times(60));
 }
 
+// Promise P14 (fallback): A loan is the ready part plus memory that the kernel zeroes in the
+// client's own context; it never waits for zeroing.
 #[test]
 fn smaller_block_grows_by_an_unbacked_part_the_client_fills() {
     let page = Page::Mib2;
@@ -97,6 +104,7 @@ fn smaller_block_grows_by_an_unbacked_part_the_client_fills() {
     assert_eq!(daemon.kernel_free(page), 2);
 }
 
+// Promise P14.
 #[test]
 fn loan_without_ready_pages_is_kernel_memory() {
     let page = Page::Mib2;
@@ -106,6 +114,9 @@ fn loan_without_ready_pages_is_kernel_memory() {
     assert_zero(&loan.map_alone().expect("a mapping"));
 }
 
+// Promise P30 (socket): A ready block of 2 MiB pages and at least 1 GiB maps at one page fault per
+// GiB where the library maps it (x86-64 kernels that share hugetlb page tables; `share_page_tables
+// = false` turns it off).
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_ready_gibibyte_of_small_huge_pages_maps_at_one_fault() {
@@ -146,6 +157,7 @@ fn assert_zero_but_first(memory: &linux::Mapping, page: Page) {
     assert_zero(memory);
 }
 
+// Promise P30.
 #[test]
 fn with_page_tables_of_its_own_a_loan_is_the_same() {
     let page = Page::Mib2;
@@ -184,6 +196,7 @@ fn several_blocks_are_mapped_in_a_row_in_order() {
     assert_eq!(found, [1, 1, 2, 2, 3, 3, 4]);
 }
 
+// Promise P15 (fallback): Unlent blocks give way to a loan of another shape.
 #[test]
 fn unbacked_part_gets_pages_of_unlent_blocks_of_other_pools() {
     let page = Page::Mib2;
@@ -198,6 +211,7 @@ fn unbacked_part_gets_pages_of_unlent_blocks_of_other_pools() {
     assert_zero(&memory);
 }
 
+// Promise P24 (socket): Bad input is refused by name and changes nothing.
 #[test]
 fn impossible_request_is_refused_and_changes_nothing() {
     let page = Page::Mib2;
@@ -218,6 +232,8 @@ fn impossible_request_is_refused_and_changes_nothing() {
     assert_eq!(daemon.pool(), before);
 }
 
+// Promise P71 (programs): A loan that is held by its memory lasts as long as its last mapping or
+// descriptor in any process, and no longer.
 #[test]
 fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     let page = Page::Mib2;
@@ -246,6 +262,8 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_last_mapping() {
     daemon.wait_for("given back", |p| p.blocks == 0);
 }
 
+// Promise P107 (isolation): The last mapping's end is an event: loans held by their memory, and
+// blocks that drain, end with it and not by the clock, which is for what no event told.
 #[test]
 fn last_unmap_ends_loans_held_by_memory_and_draining_blocks() {
     let page = Page::Mib2;
@@ -288,6 +306,8 @@ fn ready_blocks_are_released_on_request() {
     assert_eq!((daemon.pool().blocks, daemon.kernel_free(page)), (0, 4));
 }
 
+// Promise P116 (fallback): The unbacked part of a loan is kept for its client until it is mapped:
+// no job takes the pages that it was granted.
 #[test]
 fn unbacked_part_of_a_loan_is_still_there_when_it_is_mapped() {
     const PAGES: u64 = 16;

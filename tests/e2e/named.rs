@@ -41,6 +41,10 @@ fn names(daemon: &Daemon, prefix: &str) -> Vec<String> {
     daemon.agent().loans(prefix).expect("a list").into_iter().map(|loan| loan.name).collect()
 }
 
+// Promise P145 (names): A loan by name lasts until the name is returned, over every end and
+// restart: its path, content and user stay.
+// Promise P147 (names): The same name and size again are the same loan; another size, node, page
+// size or user is refused with the loan there is.
 #[test]
 fn named_loan_outlives_caller_and_daemon_until_it_is_returned() {
     let _alone = alone();
@@ -92,6 +96,8 @@ fn named_loan_outlives_caller_and_daemon_until_it_is_returned() {
     }
 }
 
+// Promise P149 (names): A whole loan has every page, zero, when it is answered; or it is refused,
+// with nothing left of it.
 #[test]
 fn whole_loan_has_every_page_or_is_refused() {
     let _alone = alone();
@@ -139,6 +145,9 @@ fn whole_loan_has_every_page_or_is_refused() {
     });
 }
 
+// Promise P147.
+// Promise P150 (names): Names have their characters and length, scopes their quota, and all
+// together their number; a refusal says which, and by how much.
 #[test]
 fn names_scopes_and_sizes_are_bounded_and_refusals_say_so() {
     let _alone = alone();
@@ -216,6 +225,8 @@ fn raw_call(socket: &Path, method: &str, parameters: &str) -> String {
     String::from_utf8(answer).expect("text")
 }
 
+// Promise P151 (names): Only root and `agent.group` reach the agents' socket, by its mode and by
+// credentials; the other socket knows nothing of names.
 #[test]
 fn agents_socket_is_for_its_group_and_the_other_has_no_names() {
     let _alone = alone();
@@ -258,6 +269,8 @@ fn agents_socket_is_for_its_group_and_the_other_has_no_names() {
     daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
+// Promise P152 (names): After the return no mapping or bind mount that was left reaches memory of
+// other users, also where in-place is forced.
 #[test]
 fn bind_mount_that_outlives_the_return_reaches_no_memory() {
     let _alone = alone();
@@ -307,6 +320,7 @@ fn bind_mount_that_outlives_the_return_reaches_no_memory() {
     }
 }
 
+// Promise P152.
 #[test]
 fn returned_name_is_free_at_once_and_its_mapped_memory_is_not() {
     let _alone = alone();

@@ -22,6 +22,8 @@ fn two_nodes(page: Page, pages: u64) -> Option<Daemon> {
     Some(Daemon::start_with(Some(guard), &config, &[]))
 }
 
+// Promise P29 (isolation): Pages lie on the node of their pool, which is looked up after the fact.
+// Promise P52.
 #[test]
 fn each_loan_lies_on_the_node_that_was_asked_for() {
     let page = Page::Mib2;

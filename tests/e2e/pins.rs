@@ -225,21 +225,28 @@ fn keeps_its_block(recycle: &str) {
     }
 }
 
+// Promise P5 (isolation): Memory that is still pinned, by a living or dead process, is neither
+// ready nor lent. It comes back, zero, when the pin goes. Kept content and workers' blocks wait,
+// too.
 #[test]
 fn pinned_pages_keep_their_block_until_the_pin_goes() {
     keeps_its_block("auto");
 }
 
+// Promise P5.
 #[test]
 fn pinned_pages_keep_their_block_where_in_place_is_forced() {
     keeps_its_block("in-place");
 }
 
+// Promise P5.
 #[test]
 fn pinned_pages_keep_their_block_where_fresh_is_forced() {
     keeps_its_block("fresh");
 }
 
+// Promise P105 (isolation): Pages that a borrower keeps pinned over their return count in its
+// quota until it lets go.
 #[test]
 fn pinned_pages_count_in_their_users_quota() {
     let _alone = alone();
@@ -263,6 +270,7 @@ fn pinned_pages_count_in_their_users_quota() {
     drop(daemon.lend(page, 1));
 }
 
+// Promise P5.
 #[test]
 fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     let _alone = alone();
@@ -309,6 +317,8 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     daemon.wait_for("let go", |p| p.draining_pages == Pages(0));
 }
 
+// Promise P153 (isolation): A block with a memory error goes back to the kernel, which keeps the
+// broken page and frees the others, for every former user and every way of recycling.
 /// The references by which the kernel keeps a broken page are no pin: a block that waited for them
 /// to go would wait for ever.
 #[test]
@@ -346,6 +356,8 @@ fn block_with_a_memory_error_goes_back_except_the_broken_page() {
     }
 }
 
+// Promise P104 (isolation): Where the proof cannot be had blocks recycle fresh, and log and
+// `status` say why in one line.
 #[test]
 fn without_visible_pins_blocks_recycle_fresh_with_a_reason() {
     let page = Page::Mib2;

@@ -121,6 +121,8 @@ fn replay(daemon: &Daemon, asks: &[Ask]) -> f64 {
     ready as f64 / bytes as f64
 }
 
+// Promise P117 (socket): `prezero plan` says within five points what share of the lent bytes a
+// daemon has ready.
 #[test]
 fn a_daemon_has_as_much_ready_as_the_plan_says() {
     let page = Page::Mib2;

@@ -54,6 +54,8 @@ fn still_lends(daemon: &Daemon, page: Page) {
     daemon.wait_for("returned", |p| p.lent_pages == Pages(0));
 }
 
+// Promise P26 (socket): Both interfaces are files, which the daemon serves as they are and which
+// have every field of the messages.
 #[test]
 fn the_interface_describes_itself() {
     let page = Page::Mib2;
@@ -80,6 +82,7 @@ fn the_interface_describes_itself() {
     }
 }
 
+// Promise P24.
 #[test]
 fn errors_carry_their_name_and_the_value_at_fault() {
     let page = Page::Mib2;
@@ -110,6 +113,8 @@ fn errors_carry_their_name_and_the_value_at_fault() {
     still_lends(&daemon, page);
 }
 
+// Promise P300 (socket): An unknown method, and a parameter that is unknown, missing or of another
+// type, get the standard errors with its name, and the connection goes on.
 #[test]
 fn standard_errors_name_their_cause_and_the_connection_goes_on() {
     let page = Page::Mib2;
@@ -167,6 +172,7 @@ fn standard_errors_name_their_cause_and_the_connection_goes_on() {
     still_lends(&daemon, page);
 }
 
+// Promise P300.
 #[test]
 fn agents_get_standard_errors_too() {
     let page = Page::Mib2;
@@ -209,6 +215,7 @@ fn agents_get_standard_errors_too() {
     assert_eq!(listed["parameters"]["loans"], json!([]), "{listed}");
 }
 
+// Promise P26.
 #[test]
 fn every_method_of_the_files_is_carried_out() {
     let page = Page::Mib2;
@@ -230,6 +237,7 @@ fn every_method_of_the_files_is_carried_out() {
     }
 }
 
+// Promise P25.
 #[test]
 fn messages_that_are_no_calls_end_their_connection() {
     let page = Page::Mib2;
@@ -246,6 +254,7 @@ fn messages_that_are_no_calls_end_their_connection() {
     still_lends(&daemon, page);
 }
 
+// Promise P300.
 /// Calls with random parameters of the right and the wrong types, sent whole: each has its reply.
 #[test]
 fn random_parameters_are_answered_and_the_connection_goes_on() {
@@ -280,6 +289,8 @@ fn random_parameters_are_answered_and_the_connection_goes_on() {
     still_lends(&daemon, page);
 }
 
+// Promise P25 (socket): Half messages, garbage, endless messages, stray descriptors and idle
+// crowds harm no other user.
 #[test]
 fn half_messages_and_garbage_cost_only_their_connection() {
     let page = Page::Mib2;
@@ -307,6 +318,7 @@ fn half_messages_and_garbage_cost_only_their_connection() {
     still_lends(&daemon, page);
 }
 
+// Promise P25.
 #[test]
 fn a_message_without_end_is_cut_off_early() {
     let page = Page::Mib2;
@@ -321,6 +333,7 @@ fn a_message_without_end_is_cut_off_early() {
     still_lends(&daemon, page);
 }
 
+// Promise P25.
 #[test]
 fn unexpected_descriptors_are_closed() {
     let page = Page::Mib2;
@@ -350,6 +363,7 @@ fn unexpected_descriptors_are_closed() {
     assert_eq!(descriptors(), before);
 }
 
+// Promise P25.
 #[test]
 fn thousand_idle_connections_delay_no_user() {
     let page = Page::Mib2;
@@ -380,6 +394,7 @@ fn unread_replies_return_their_loans() {
     still_lends(&daemon, page);
 }
 
+// Promise P119.
 /// A report of many loans takes another way out of the daemon than one of few.
 #[test]
 fn a_report_of_many_loans_is_the_same_as_of_few() {

@@ -96,6 +96,8 @@ fn unstarted(page: Page, pages: u64, config: &str) -> Option<Daemon> {
     Some(daemon)
 }
 
+// Promise P61 (years): The service manager hears that the daemon is ready, reloads and ends, and a
+// watchdog is fed by the event loop itself.
 #[test]
 fn service_manager_gets_readiness_reloads_stop_and_watchdog() {
     let page = Page::Mib2;
@@ -128,6 +130,9 @@ fn service_manager_gets_readiness_reloads_stop_and_watchdog() {
     daemon.terminate();
 }
 
+// Promise P60 (years): A reload changes what the file says and loses no page, loan or watch; a
+// file that breaks a rule, names what this machine does not have, or an address that is taken,
+// changes nothing and is logged.
 #[test]
 fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let page = Page::Mib2;
@@ -172,6 +177,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     watch.next().expect("the watch goes on").expect("a good report");
 }
 
+// Promise P60.
 #[test]
 fn workers_of_a_changed_configuration_are_started_and_stopped() {
     let page = Page::Mib2;
@@ -185,6 +191,8 @@ fn workers_of_a_changed_configuration_are_started_and_stopped() {
     daemon.wait_for_log("a pool is full");
 }
 
+// Promise P62 (years): Clients that connect while the daemon restarts wait in the socket unit's
+// socket, and are answered with every ready page still there.
 #[test]
 fn clients_wait_in_the_inherited_socket_during_a_restart() {
     let page = Page::Mib2;
@@ -215,6 +223,7 @@ fn clients_wait_in_the_inherited_socket_during_a_restart() {
     assert!(daemon.socket().exists());
 }
 
+// Promise P151.
 #[test]
 fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let page = Page::Mib2;
@@ -261,6 +270,8 @@ fn has_waiting(listener: &UnixListener) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).expect("a poll") > 0
 }
 
+// Promise P63 (years): Ready pages and loans survive a restart in a mount namespace of the
+// service's own.
 #[test]
 fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     let page = Page::Mib2;
@@ -347,6 +358,8 @@ fn configuration_check_names_errors_and_starts_nothing() {
     assert!(text.contains("ready_hihg"), "{text}");
 }
 
+// Promise P65 (years): The log names pools, fillings, refusals and losses, and a thousand refusals
+// in a second are one line.
 #[test]
 fn log_names_pools_fillings_refusals_and_missing_parts() {
     let page = Page::Mib2;
@@ -370,6 +383,8 @@ fn log_names_pools_fillings_refusals_and_missing_parts() {
     daemon.wait_for_log("there is nothing to lend");
 }
 
+// Promise P67 (years): `prezero reserve` makes the kernel's pool larger, never smaller, and what
+// it reserved stays when it is stopped.
 #[test]
 fn reserve_grows_the_kernels_pool_and_never_makes_it_smaller() {
     let page = Page::Mib2;

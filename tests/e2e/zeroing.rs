@@ -23,6 +23,7 @@ fn take(client: &mut Client) -> Job {
     take_zeroing(client, Which::default(), false).expect("something to zero")
 }
 
+// Promise P18.
 #[test]
 fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     let page = Page::Mib2;
@@ -56,6 +57,8 @@ fn zeroed_pages_are_whole_blocks_with_any_number_of_threads() {
     }
 }
 
+// Promise P7 (zero claim): A worker that still holds a block, or reports pages that have no
+// memory, does not make it ready.
 #[test]
 fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let page = Page::Mib2;

@@ -74,6 +74,9 @@ fn hide(stage: &Stage, how: fn(&Scene<'_>, &Ready) -> !) -> Child {
     child
 }
 
+// Promise P263 (operator): `holders` looks at every thread: a process without its first one, and a
+// thread with descriptors of its own, hide nothing. Threads that share a table are looked at once,
+// and after the first threads of all processes.
 #[test]
 fn borrowers_hide_from_no_look_for_holders() {
     let Some(mut stage) = Stage::set(16, &format!("{POOL}{WORKERS}")) else { return };

@@ -129,6 +129,8 @@ fn nobodys(daemon: &prezero_tests::Daemon) -> Result<Duration, String> {
     Err(format!("{missed} pages in use that are in no state"))
 }
 
+// Promise P250 (isolation): A quota counts the pages of a returned file wherever they are, also
+// behind its end, and pages that left it while they were pinned, until the kernel has them back.
 #[test]
 fn pages_outside_of_returned_files_are_no_more_than_the_quota() {
     let count = Victim { what: "pages in no state", user: User::Root, act: nobodys };

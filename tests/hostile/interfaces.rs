@@ -270,6 +270,9 @@ fn list_for_ever(scene: &mut Scene<'_>) -> Got {
     Ok("256 loans a list".to_owned())
 }
 
+// Promise P163.
+// Promise P164 (names): One agent, by any message, leaves others of its group and root their
+// places, and gets no user a file that is not lent.
 #[test]
 fn agents_get_errors_delay_no_user_and_leave_nothing() {
     let Some(mut stage) = Stage::set(320, &config(300)) else { return };

@@ -55,6 +55,8 @@ fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     }
 }
 
+// Promise P270 (names): A loan that is being made is listed as pending and has no path. It ends
+// within a page when its agent hangs up or its name is returned.
 #[test]
 fn an_agent_that_goes_amid_a_loan_leaves_none() {
     let _alone = alone();
@@ -85,6 +87,7 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
     }
 }
 
+// Promise P270.
 #[test]
 fn an_agent_that_has_said_all_and_reads_gets_its_loan() {
     let _alone = alone();
@@ -97,6 +100,8 @@ fn an_agent_that_has_said_all_and_reads_gets_its_loan() {
     assert!(matches!(&loans[..], [loan] if !loan.pending), "{loans:?}");
 }
 
+// Promise P271 (names): A tenant with loans that wait for what it holds open delays no loan of
+// another tenant.
 #[test]
 fn tenant_with_waiting_loans_delays_no_other_tenant() {
     const LOANS: usize = 8;

@@ -15,6 +15,8 @@ use worker::{Which, take_zeroing};
 
 use super::support::{self, kernel, soil_pool};
 
+// Promise P55 (kernel): A killed worker loses no page and no work; a worker's word makes nothing
+// ready.
 #[test]
 fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     let page = Page::Mib2;
@@ -36,6 +38,7 @@ fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     assert_zero(&daemon.lend(page, 192).map_alone().expect("a mapping"));
 }
 
+// Promise P55.
 #[test]
 fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     let page = Page::Mib2;
@@ -58,6 +61,8 @@ fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     assert!(daemon.status().counters.zeroed_bytes <= page.times(4));
 }
 
+// Promise P58 (kernel): A restarted daemon honours loans; ready files of a daemon that owned
+// blocks go back to the kernel.
 #[test]
 fn a_borrower_outlives_the_daemon_and_zeroed_pages_too() {
     let page = Page::Mib2;
@@ -90,6 +95,7 @@ fn loan_that_ends_without_a_daemon_is_freed_at_the_next_start() {
     assert_zero(&daemon.lend(page, 4).map_alone().expect("a mapping"));
 }
 
+// Promise P58.
 #[test]
 fn ready_files_of_a_stock_daemon_go_back_to_the_kernel() {
     let page = Page::Mib2;

@@ -13,6 +13,8 @@ use units::{Bytes, Node, Pages};
 
 use super::support::{self, Program, kernel, soil_pool};
 
+// Promise P52 (kernel): A loan takes zeroed pages of the wished node and clears none: the kernel
+// counts hits and no miss.
 #[test]
 fn a_loan_takes_zeroed_pages_and_clears_none() {
     for page in Page::ALL {
@@ -41,6 +43,7 @@ fn a_loan_takes_zeroed_pages_and_clears_none() {
     }
 }
 
+// Promise P52.
 #[test]
 fn the_lend_verb_runs_a_command_on_it() {
     let page = Page::Mib2;
@@ -57,6 +60,8 @@ fn the_lend_verb_runs_a_command_on_it() {
     assert_eq!((after.hits.0 - before.hits.0, after.misses.0 - before.misses.0), (4, 0));
 }
 
+// Promise P53 (kernel): Pages that are not zeroed, and the last `leave_free` pages, are left to
+// the borrower's own faults.
 #[test]
 fn unzeroed_part_is_unbacked_and_filled_by_the_client() {
     let page = Page::Mib2;
@@ -74,6 +79,7 @@ fn unzeroed_part_is_unbacked_and_filled_by_the_client() {
     assert_eq!(kernel(page, 0).misses.0 - before.misses.0, 3, "in the client's own faults");
 }
 
+// Promise P53.
 #[test]
 fn the_daemon_leaves_the_last_pages_to_others() {
     let page = Page::Mib2;

@@ -166,6 +166,10 @@ fn settle(daemon: &Daemon) {
     }
 }
 
+// Promise P237 (kernel): The daemon, its workers, users' zeroers, shells at the kernel's file,
+// other programs and borrowers are killed at any time, while the kernel's pool grows and shrinks.
+// No byte of another is read, every call is answered, and every page is back and can be zeroed and
+// lent.
 #[test]
 fn storm_of_mortals_loses_no_page_and_leaks_no_byte() {
     let _alone = child::alone();

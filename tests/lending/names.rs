@@ -45,6 +45,7 @@ fn two_calls_for_one_name_make_one_loan() {
     assert_eq!(names(&daemon), ["a/x"]);
 }
 
+// Promise P270.
 #[test]
 fn a_loan_that_is_being_made_is_listed_and_a_return_ends_it() {
     let _alone = alone();

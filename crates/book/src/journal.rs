@@ -162,6 +162,7 @@ mod tests {
     }
 
     proptest! {
+        // Promise P35.
         #[test]
         fn every_name_reads_back(
             (id, node, k) in (any::<u64>(), any::<u32>(), 1..=u64::MAX),

@@ -138,6 +138,9 @@ struct Shown;
 
 impl Proof for Shown {}
 
+// Promise P103 (isolation): A block is cleared in place only after the proof that it is closed,
+// unmapped, unpinned, and that no `open()` of it is in flight; or where the operator forces that
+// on a kernel that hides pins.
 #[test]
 fn only_a_proof_or_in_place_has_a_block_cleared_where_it_lies() {
     use Recycle::{Auto, Fresh, InPlace};
@@ -192,6 +195,7 @@ fn holder_of_a_block_is_forgotten_with_that_life_of_it() {
     assert_eq!(block.held_by(), HeldBy::Open, "nobody has looked yet");
 }
 
+// Promise P221.
 #[test]
 fn named_loan_is_kept_only_where_no_process_has_its_files_name() {
     struct Looked;

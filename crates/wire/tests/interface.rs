@@ -39,6 +39,7 @@ fn errors<E: serde::Serialize>(all: &[E]) -> BTreeMap<String, String> {
     all.iter().map(fields_of_error).collect()
 }
 
+// Promise P26.
 #[test]
 fn interface_of_borrowers_is_that_of_the_structs() {
     let mut code = Code::default();
@@ -84,6 +85,7 @@ fn interface_of_borrowers_is_that_of_the_structs() {
     compare(wire::DESCRIPTION, &code, &errors(&all));
 }
 
+// Promise P26.
 #[test]
 fn interface_of_agents_is_that_of_the_structs() {
     let mut code = Code::default();
@@ -94,6 +96,7 @@ fn interface_of_agents_is_that_of_the_structs() {
     compare(wire::agent::DESCRIPTION, &code, &BTreeMap::new());
 }
 
+// Promise P26.
 #[test]
 fn interface_of_varlink_is_that_of_the_structs() {
     let mut code = Code::default();

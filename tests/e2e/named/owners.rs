@@ -40,6 +40,9 @@ fn kept(daemon: &Daemon) -> u64 {
     daemon.wait_for("settled", |p| p.draining_pages == Pages(0)).kept_pages.0
 }
 
+// Promise P216 (names): What a loan by name leaves for an owner the next one of that scope, owner,
+// user and size has, whole, and no other, also over a crash of the daemon; it counts in its scope
+// meanwhile.
 #[test]
 fn content_stays_for_an_owner_within_its_scope_only() {
     let _alone = alone();
@@ -106,6 +109,8 @@ fn content_stays_for_an_owner_within_its_scope_only() {
     }
 }
 
+// Promise P221 (names): No loan by name is kept that is partly unbacked, has another name of its
+// file, never had its own, or is discarded.
 #[test]
 fn unbacked_or_linked_file_is_not_kept_by_name() {
     let _alone = alone();
@@ -132,6 +137,8 @@ fn unbacked_or_linked_file_is_not_kept_by_name() {
     back(&daemon, "team-a/one");
 }
 
+// Promise P241 (names): A loan by name waits two seconds for its owner's content while a process
+// still has it, and goes on without.
 #[test]
 fn owner_with_mapped_content_waits_and_then_has_new_memory() {
     let _alone = alone();
@@ -149,6 +156,7 @@ fn owner_with_mapped_content_waits_and_then_has_new_memory() {
     back(&daemon, "team-a/two");
 }
 
+// Promise P216.
 #[test]
 fn kept_names_count_in_their_scope_and_bad_owners_are_refused() {
     let _alone = alone();

@@ -94,6 +94,9 @@ impl Agent {
     }
 }
 
+// Promise P145.
+// Promise P148 (names): An agent that lists the loans and returns unknown ones leaves no loan and
+// no page without an owner: pending loans are listed, too.
 #[test]
 fn daemon_killed_among_named_loans_forgets_and_leaks_none() {
     let _alone = alone();

@@ -135,6 +135,8 @@ fn gather(read: &mut File, sum: &mut Seen) {
     }
 }
 
+// Promise P106 (isolation): However many clients pin, unmap and die at random, none reads a byte
+// of another, and no page is lost.
 #[test]
 fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
     let _alone = alone();

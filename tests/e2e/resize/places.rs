@@ -26,6 +26,7 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
     }
 }
 
+// Promise P239.
 /// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving other pages
 /// away: growing takes more than free memory. A machine may not find a returned page again once
 /// other programs have used it, so the machine must declare that it has none.
@@ -86,6 +87,8 @@ fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     Some((Daemon::start_with(Some(guard), &config, &[]), before))
 }
 
+// Promise P239 (operator): Each node's pool of the kernel's grows by its own demand and ends where
+// its own memory does; pages of 1 GiB come and go like those of 2 MiB.
 #[test]
 fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     const PAGE: Page = Page::Mib2;
@@ -117,6 +120,7 @@ fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     wait_for_total(&daemon, PAGE, 1, before[1]);
 }
 
+// Promise P239.
 #[test]
 fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     const PAGE: Page = Page::Mib2;

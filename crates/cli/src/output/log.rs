@@ -230,6 +230,7 @@ mod tests {
         Output { stderr: File::from(file.into()), journal: None, socket: String::new() }
     }
 
+    // Promise P204.
     #[test]
     fn unread_events_are_dropped_without_waiting_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
@@ -255,6 +256,8 @@ mod tests {
         assert_eq!(rest, format!("events lost, as the log was not read: {lost}\nafter it\n"));
     }
 
+    // Promise P227 (years): A log stops no work where there is room for less than a line, as on a
+    // terminal, or where others take the room first. The file stays for others as it is.
     #[test]
     fn stopped_terminal_or_socket_blocks_no_logger() {
         let size = portable_pty::PtySize::default();

@@ -272,6 +272,7 @@ mod tests {
         assert!(cpu_time() - begin < MAX_EVENT_PERIOD, "any other costs nothing");
     }
 
+    // Promise P33.
     #[test]
     fn user_that_blocks_its_queue_delays_no_other_user() {
         let user_queues = UserQueues::new();

@@ -310,6 +310,7 @@ impl Shell {
 mod tests {
     use super::*;
 
+    // Promise P256.
     #[test]
     fn free_blocks_are_looked_at_once_for_each_memory_error() {
         let mut errors = MemoryErrors::open(&Roots::default());

@@ -318,6 +318,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    // Promise P242.
     #[test]
     fn one_text_serves_all_waiting_scrapes_and_the_next_comes_later() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -130,6 +130,10 @@ async fn serve_all(
         };
         if let Err(error) = api.may_connect(&rights) {
             count(&troubles.strangers);
+            let mut shell = shell.borrow_mut();
+            shell.metrics.stranger();
+            shell.incidents.stranger(own, rights.peer().pid);
+            drop(shell);
             rejector.reject(stream, error);
             continue;
         }

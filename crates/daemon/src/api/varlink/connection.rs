@@ -249,6 +249,7 @@ mod tests {
         Value::Object(fields.collect())
     }
 
+    // Promise P92.
     #[test]
     fn every_call_fits_twice_into_the_longest_message() {
         for (interface, definition) in [BORROWERS, AGENTS] {
