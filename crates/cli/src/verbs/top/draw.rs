@@ -382,6 +382,7 @@ mod tests {
  q leave  ? keys  z zero  s stop  g give back  r ready  o order  tab loans";
 
     /// Leases, sizes and keys are whole on every screen, and a wide one shows the guest.
+    // Promise P323.
     #[test]
     fn screens_of_every_size_show_whole_numbers_within_their_width() {
         let mut view = view();
