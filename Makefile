@@ -191,6 +191,11 @@ test-kubernetes:
 	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
 
+# The alerts of dist/prometheus on recorded cases, by promtool, which is built from its module without
+# the clients of clouds: 4 minutes on 2 cores, once.
+test-alerts:
+	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml
+
 # The same under a real Kubernetes of one node, in namespaces of this machine: docs/guides/kubernetes.md has
 # the tests. Builds it from its modules at first, 10 minutes on 2 cores.
 test-cluster:
@@ -201,7 +206,7 @@ test-cluster:
 # everything, databases, a JVM and others on lent memory, the package on a Debian of its own, the
 # crates as they would be published, a Kubernetes of one node, debug kernel, preemption models, cross
 # builds.
-test-all: test test-clear need-consumers test-kubernetes test-cluster
+test-all: test test-clear need-consumers test-kubernetes test-alerts test-cluster
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
 	PROPTEST_CASES=500000 $(CARGO) test --release --package prezero-book --lib sequence
 	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture

@@ -80,7 +80,7 @@ fn loan_status_has_process_node_and_age() {
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     let line = people.lines().find(|line| line.contains(&child.id().to_string())).expect(&people);
     let words: Vec<_> = line.split_whitespace().collect();
-    assert_eq!((words[1], words[3], words[9], words[10]), ("root", "sleep", "1", "6M"), "{people}");
+    assert_eq!((words[1], words[3], words[8], words[9]), ("root", "sleep", "6M", "2M"), "{people}");
     let held = people.lines().find(|line| line.starts_with("root ")).expect(&people);
     assert_eq!(held.split_whitespace().collect::<Vec<_>>(), ["root", "1", "6M", "8M"]);
     // A user that may only borrow sees the loan, but not the process.
@@ -168,7 +168,10 @@ fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     drop(lease);
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(2));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
-    assert!(people.contains("1 mapped, 1 open: `prezero holders` says by whom"), "{people}");
+    assert!(
+        people.contains("2M mapped, 2M open: `prezero holders` names the processes"),
+        "{people}"
+    );
     let found = json(daemon.command(&["holders"]));
     assert_eq!(found["complete"], true);
     let mut ways: Vec<_> = found["holders"].as_array().expect("a list").iter().collect();
@@ -274,18 +277,22 @@ fn pages_promised_to_others_are_reported_and_not_free() {
     // Other programs of this machine may have been promised some, too.
     let counters = linux::hugetlb::counters(&linux::Roots::default(), page.size(), Some(Node(0)));
     let reserved = counters.expect("counts").free - 1;
+    let promised_bytes = page.times(reserved);
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
     let pool = daemon.pool();
     assert_eq!((pool.kernel_free_pages, pool.zeroable_pages), (Pages(1), Pages(1)), "{pool:?}");
     assert_eq!(pool.kernel_reserved_pages, Pages(reserved), "{pool:?}");
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
-    let line = format!("reserved, node 0, 2M: {reserved} pages free in the kernel, and promised");
+    let line = format!("reserved, node 0, 2M: {promised_bytes} free in the kernel, and promised");
     assert!(people.contains(&line), "{people}");
     daemon.zero("1");
     let nothing = daemon.command(&["zero", "256"]).output().expect("prezero runs");
-    assert!(text(&nothing.stdout).starts_with("zeroed 0 pages"), "{}", text(&nothing.stdout));
+    assert!(text(&nothing.stdout).starts_with("zeroed 0 in "), "{}", text(&nothing.stdout));
     let why = text(&nothing.stderr);
-    assert!(why.contains(&format!("{reserved} free pages are promised to programs")), "{why}");
+    assert!(
+        why.contains(&format!("{promised_bytes} of the free memory is promised to programs")),
+        "{why}"
+    );
     let doctor = text(&daemon.command(&["doctor"]).output().expect("prezero runs").stdout);
     assert!(doctor.contains(&format!("{reserved} promised")), "{doctor}");
     drop((promised, memfd));
@@ -311,7 +318,7 @@ fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
         text(&output.stdout)
     };
     if daemon.status().tree.is_some() {
-        assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
+        assert!(done(&["zero", "3"]).starts_with("zeroed 6M in "));
         assert_eq!(daemon.pool().ready_pages, Pages(3));
     } else {
         testkit::skip_always("the control tree cannot be mounted here");
@@ -363,7 +370,7 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let why = text(&late.stderr);
     assert_eq!(late.status.code(), Some(5), "{why}");
     let pool = if daemon.has_blocks() { "node 0 2M x 2" } else { "node 0 2M x 1" };
-    assert!(why.contains(&format!("{pool} has 0 of 4 pages ready")), "{why}");
+    assert!(why.contains(&format!("{pool}: 0 of 8M are ready")), "{why}");
     let late = daemon.command(&["wait", "--ready", "1G", "--timeout", "50ms"]).output();
     assert!(text(&late.expect("prezero runs").stderr).contains("0 of 1G are ready"));
     // All of it comes while they wait, of a daemon that is not there yet.
@@ -376,7 +383,8 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let waiting =
         [&["wait"][..], &["wait", "--ready", "8M"]].map(|verb| waits(&[verb, &timeout].concat()));
     daemon.launch();
-    let lend = daemon.command(&["lend", "4M", "--wait", "20s", "--", "sh", "-c", "echo lent"]);
+    let lend =
+        daemon.command(&["lend", "4M", "--wait", "20s", "--", "sh", "-c", ": {path}; echo lent"]);
     let mut lend = { lend }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     std::thread::sleep(Duration::from_millis(300));
     assert!(lend.try_wait().expect("our own child").is_none(), "nothing is ready yet");
@@ -477,7 +485,7 @@ fn drain_lasts_over_restarts_until_it_is_ended() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((daemon.kernel_free(page), daemon.status().drained), (4, true));
     let zero = daemon.command(&["zero", "max"]).output().expect("prezero runs");
-    assert!(text(&zero.stdout).starts_with("zeroed 0 pages"), "{}", text(&zero.stdout));
+    assert!(text(&zero.stdout).starts_with("zeroed 0 in "), "{}", text(&zero.stdout));
     // It lends all the same, what the kernel zeroes.
     assert_eq!(daemon.lend(page, 1).ready_bytes().0, 0);
     daemon.kill();
@@ -485,7 +493,7 @@ fn drain_lasts_over_restarts_until_it_is_ended() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (Pages(0), true));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
-    assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
+    assert!(people.lines().next().is_some_and(|line| line.ends_with(": drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));
     daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(4));
     // After the end of the daemon, too.

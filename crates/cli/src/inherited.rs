@@ -59,6 +59,15 @@ impl Inherited {
         format!("/proc/self/fd/{}", self.memory.as_raw_fd())
     }
 
+    /// Whether a command names the memory, in a word or as the variable of a script.
+    pub(crate) fn is_named_by(words: &[OsString]) -> bool {
+        let has = |word: &OsString, name: &str| {
+            word.as_bytes().windows(name.len()).any(|part| part == name.as_bytes())
+        };
+        let names = ["{path}", "{fd}", "PREZERO_"];
+        words.iter().any(|word| names.iter().any(|name| has(word, name)))
+    }
+
     pub(crate) fn command(&self, words: &[OsString]) -> Command {
         let fd = self.memory.as_raw_fd().to_string();
         let (path, bytes) = (self.path(), self.bytes.to_string());
@@ -109,6 +118,11 @@ mod tests {
         ] {
             assert_eq!(substitute(OsStr::new(word), &names), expected, "{word}");
         }
+        let is_named = |words: &[&str]| {
+            Inherited::is_named_by(&words.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+        assert!(is_named(&["qemu", "mem-path={path}"]) && is_named(&["sh", "-c", "x $PREZERO_FD"]));
+        assert!(!is_named(&["true", "{bytes}", "path"]));
         let not_text = OsStr::from_bytes(b"\xff{fd}");
         assert_eq!(substitute(not_text, &names).as_bytes(), b"\xff9");
     }

@@ -93,7 +93,7 @@ mod tests {
         };
         let page_size = error("prezero zero --page-size 3M");
         assert!(page_size.contains("`3M` is not a page size"), "{page_size}");
-        let size = error("prezero lend 1.5G -- true");
+        let size = error("prezero lend 1.5X -- true");
         assert!(size.contains("write a number with K, M, G or T"), "{size}");
         let missing = error("prezero lend");
         assert!(missing.contains("<SIZE>") && missing.contains("<CMD>"), "{missing}");

@@ -155,7 +155,7 @@ impl fmt::Display for Error {
             }
             Self::BadValue { field, reason } => write!(f, "{field}: {reason}"),
             Self::NoSuchPool { wanted, configured } => {
-                write!(f, "no pool is {wanted}: configured are {configured}")
+                write!(f, "no pool has {wanted}: configured are {configured}")
             }
             Self::QuotaExceeded { uid, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,

@@ -13,6 +13,7 @@
 pub mod agent;
 mod answers;
 mod error;
+mod health;
 mod lend;
 mod message;
 mod methods;
@@ -26,6 +27,7 @@ pub use answers::{
     Configured, Drained, Finished, Holders, Job, Released, Revoked, WatchReply, ZeroBy,
 };
 pub use error::Error;
+pub use health::{Ailment, AilmentCause, Health};
 pub use lend::{Hold, LendRequest, Lent, LentPart, NamedLoan};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{

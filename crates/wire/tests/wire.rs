@@ -8,10 +8,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use units::{Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::{
-    BlockHolder, BlockSize, Counters, Drained, Error, Finished, Held, Hold, Holders, INTERFACE,
-    Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart, Level, LoanStatus, MAX_LOAN_PARTS,
-    MESSAGE_FDS, PoolChange, PoolStatus, Provider, Recycle, Released, ResizeStatus, Revoked,
-    StateName, Status, Unknown, UserStatus, Watch, WatchReply, ZeroBy,
+    Ailment, AilmentCause, BlockHolder, BlockSize, Counters, Drained, Error, Finished, Health,
+    Held, Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart,
+    Level, LoanStatus, MAX_LOAN_PARTS, MESSAGE_FDS, PoolChange, PoolStatus, Provider, Recycle,
+    Released, ResizeStatus, Revoked, StateName, Status, Unknown, UserStatus, Watch, WatchReply,
+    ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -182,12 +183,21 @@ fn status_and_its_parts() {
         drained: true,
         tree: Some("/run/prezero/tree".to_owned()),
         unknown_files: 3,
+        health: Health::Drained,
+        ailments: vec![Ailment {
+            cause: AilmentCause::Drained,
+            found: "drained".to_owned(),
+            remedy: "end it".to_owned(),
+            command: None,
+        }],
         counters,
     };
     let wire = json!({
         "provider": "kernel", "kernel": kernel_wire, "version": "0.1.0", "pid": 77, "pools": [pool_wire],
         "levels": [level_wire], "loans": [loan_wire], "users": [user_wire], "workers": 2, "paused_by_pressure": true,
-        "fresh_reason": "no BTF", "drained": true, "tree": "/run/prezero/tree", "unknown_files": 3, "counters": counters_wire,
+        "fresh_reason": "no BTF", "drained": true, "tree": "/run/prezero/tree", "unknown_files": 3,
+        "health": "drained", "ailments": [{"cause": "drained", "found": "drained", "remedy": "end it", "command": null}],
+        "counters": counters_wire,
     });
     golden(&status, &wire);
 }

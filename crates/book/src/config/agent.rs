@@ -108,7 +108,7 @@ mod tests {
             ("quota_of = { \"a/b\" = \"1G\" }", "a/b"),
             ("quota_of = { \"a@b\" = \"1G\" }", "up to the @"),
             ("quota_of = { a = \"much\" }", "much"),
-            ("name = 1", "unknown field `name`"),
+            ("name = 1", "did you mean `names`?"),
             ("names = -1", "-1"),
         ] {
             let error = Config::from_toml(&format!("[agent]\n{text}")).expect_err(text).to_string();

@@ -139,11 +139,12 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.record_grant(&loan);
+        self.judge_grant(asked, &loan);
         let lease = loan.lease;
         match self.hand_over(asked, loan, made, borrower) {
             Ok(granted) => Ok(Ok(granted)),
             Err(error) => {
-                tracing::error!(%error, %lease, "a loan could not be handed over");
+                tracing::error!(%error, lease = lease.0, "a loan could not be handed over");
                 self.end_lease(lease);
                 Err(error)
             }

@@ -71,7 +71,9 @@ pub(crate) async fn lend(
         Ok(LoanStep::Found(held)) => return Ok(Ok(HeldLoan::Found(held))),
         Err(Refusal::NameBusy) => return Ok(Err(Refusal::NameBusy)),
         Err(refusal) => {
-            shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
+            let mut shell = shell.borrow_mut();
+            shell.metrics.refused(Some(&refusal), begin.elapsed());
+            shell.incidents.refused(asked, &refusal);
             return Ok(Err(refusal));
         }
     };

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::io::{self, Write};
 
-use ::plan::{Ask, Fleet, Outcome, seconds};
+use ::plan::{Ask, Fleet, Outcome, PeakDemand, seconds};
 use cli::output::Record;
 use serde::Serialize;
 use units::{Bytes, PageSize};
@@ -23,7 +23,8 @@ pub(super) struct Cell {
     refused: usize,
     /// The share of lent bytes that were ready.
     hit_rate: f64,
-    /// What a loan's start takes longer than with all of it ready.
+    /// What a loan's start takes longer than with all of it ready: null in JSON for a loan that
+    /// found no room.
     added_p50_seconds: f64,
     added_p95_seconds: f64,
     added_p99_seconds: f64,
@@ -36,9 +37,12 @@ pub(super) struct Cell {
 
 impl Cell {
     pub(super) fn new(fleet: &Fleet, outcome: Outcome) -> Self {
+        // A loan without room waits for ever.
+        let without_room = std::iter::repeat_n(f64::INFINITY, outcome.refused);
+        let starts: Vec<_> = outcome.added.iter().copied().chain(without_room).collect();
         let added = |part| {
-            let at = quantile(&outcome.added, part);
-            if at.is_finite() { at } else { 0.0 }
+            let at = quantile(&starts, part);
+            if at.is_nan() { 0.0 } else { at }
         };
         let unbacked = Bytes(outcome.bytes - outcome.ready_bytes);
         Self {
@@ -84,7 +88,9 @@ impl Cell {
         if self.refused > 0 {
             text += &format!(", {} of {} loans find no room", self.refused, self.loans);
         }
-        if self.added_p95_seconds < 0.001 {
+        if self.added_p95_seconds.is_infinite() {
+            text += ", and 1 start in 20 or more never comes";
+        } else if self.added_p95_seconds < 0.001 {
             text += ", and 19 of 20 starts wait for nothing";
         } else {
             let added = short(self.added_p95_seconds);
@@ -124,8 +130,13 @@ impl PlanReport {
     ) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let advice = advice(&runs, want);
-        let config = chosen(&runs, want).map(|(run, _)| run.config(page, block));
+        let small = too_small(asks, nodes, node, &runs);
+        // A fleet that is too small has no setting to write down.
+        let config = match small {
+            Some(_) => None,
+            None => chosen(&runs, want).map(|(run, _)| run.config(page, block)),
+        };
+        let advice = small.unwrap_or_else(|| advice(&runs, want));
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
@@ -231,6 +242,28 @@ impl Record for PlanReport {
     }
 }
 
+/// Loans without room at which no setting of a pool is worth a recommendation, in percent.
+const MAX_REFUSED_PERCENT: usize = 1;
+
+/// Says so where the machines are too small or too few for the trace, however their pools are set.
+fn too_small(asks: &[Ask], nodes: usize, node: Bytes, runs: &[Cell]) -> Option<String> {
+    let least = runs.iter().min_by_key(|run| run.refused)?;
+    if least.refused * 100 <= least.loans * MAX_REFUSED_PERCENT {
+        return None;
+    }
+    let peak = PeakDemand::of(asks, node);
+    let all = Bytes(node.0.saturating_mul(nodes as u64));
+    let needed = match peak.nodes {
+        Some(needed) => format!("all of them fit on {needed} nodes of {node}"),
+        None => format!("a loan is larger than a node of {node}"),
+    };
+    Some(format!(
+        "the machines are too small or too few for these loans: {} are lent at once, {nodes} nodes \
+         have {all}, and {} of {} loans find no room, however much is kept ready; {needed}",
+        peak.bytes, least.refused, least.loans
+    ))
+}
+
 /// The smallest setting that reaches the wanted share; of equals the one that refuses least.
 fn advice(runs: &[Cell], want: u8) -> String {
     match chosen(runs, want) {
@@ -312,6 +345,39 @@ mod tests {
         let config = book::config::Config::from_toml(config).unwrap();
         assert_eq!((config.workers.max, config.pools.len()), (1, 1));
         assert!(text.ends_with("ready_low = \"32G\"\nready_high = \"64G\"\n"), "{text}");
+    }
+
+    #[test]
+    fn fleet_that_is_too_small_gets_no_recommendation() {
+        let asks: Vec<_> = (0..100)
+            .map(|at| Ask {
+                arrival: f64::from(at) * 60.0,
+                bytes: Bytes(48 << 30),
+                lifetime: f64::INFINITY,
+                node: None,
+            })
+            .collect();
+        let full = Cell {
+            loans: 100,
+            refused: 96,
+            added_p95_seconds: f64::INFINITY,
+            ..cell(64, "packed", 1.0)
+        };
+        let report = PlanReport::new(&asks, 4, Bytes(64 << 30), 95, SHAPE, vec![full.clone()]);
+        for part in [
+            "too small or too few",
+            "4.6T are lent at once",
+            "have 256G",
+            "96 of 100",
+            "fit on 100 nodes of 64G",
+        ] {
+            assert!(report.advice.contains(part), "{part}: {}", report.advice);
+        }
+        assert!(!report.advice.contains("keep"), "{}", report.advice);
+        assert!(full.comes_to().contains("never comes"), "{}", full.comes_to());
+        let one = Cell { loans: 100, refused: 1, ..cell(64, "packed", 1.0) };
+        let report = PlanReport::new(&asks, 4, Bytes(64 << 30), 95, SHAPE, vec![one]);
+        assert!(report.advice.starts_with("keep 64G"), "{}", report.advice);
     }
 
     #[test]

@@ -253,7 +253,7 @@ impl Running {
                     ) =>
                 {
                     if stop.is_set() {
-                        return Err(Failure::interrupted());
+                        return Err(Failure::stopped(stop));
                     }
                     if begin.elapsed() > timeout {
                         return Err(Failure::failed(format!("QEMU said nothing for {timeout:?}")));

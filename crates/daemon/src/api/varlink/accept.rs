@@ -70,7 +70,7 @@ impl Api {
     fn may_connect(self, rights: &Rights) -> Result<(), wire::Error> {
         match self {
             Self::Borrowers => rights.may_connect(),
-            Self::Agents => rights.may_lend_by_name(),
+            Self::Agents => rights.may_be_agent(),
         }
     }
 }
@@ -130,6 +130,10 @@ async fn serve_all(
         };
         if let Err(error) = api.may_connect(&rights) {
             count(&troubles.strangers);
+            let mut shell = shell.borrow_mut();
+            shell.metrics.stranger();
+            shell.incidents.stranger(own, rights.peer().pid);
+            drop(shell);
             rejector.reject(stream, error);
             continue;
         }

@@ -78,11 +78,12 @@ pub(super) fn refusal(shell: &Shell, asked: &Asked, refusal: &Refusal) -> Error 
     match refusal {
         Refusal::Size(error) => Error::bad_value("bytes", error),
         Refusal::NoSuchPool => {
-            let size = request.page_size.map_or("any".to_owned(), |s| s.to_string());
+            let any = || "pages of any size".to_owned();
+            let pages = request.page_size.map_or_else(any, |size| format!("{size} pages"));
             let node = request.node.map_or("any node".to_owned(), |n| format!("node {n}"));
             let pools: Vec<_> = book.pool_keys().map(|pool| pool.to_string()).collect();
             let configured = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
-            Error::NoSuchPool { wanted: format!("{size} pages on {node}"), configured }
+            Error::NoSuchPool { wanted: format!("{pages} on {node}"), configured }
         }
         &Refusal::Quota { held: held_bytes, quota: quota_bytes } => {
             Error::QuotaExceeded { uid: asked.account, held_bytes, quota_bytes, asked_bytes }

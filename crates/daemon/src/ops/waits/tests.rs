@@ -15,6 +15,7 @@ use wire::LendRequest;
 use super::*;
 use crate::ops::testkit::{BORROWER, Bed, SIZE, WAIT_TIMEOUT, map, owned, pages};
 use crate::ops::waits;
+use crate::peers::metrics::OwnProcess;
 use crate::peers::users::{Bounds, Users};
 
 /// Runs a test on a thread with a clock that stands still while any task has something to do.
@@ -301,7 +302,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
 /// How many loans of each outcome the metrics count.
 fn counted(bed: &Bed) -> Vec<(&'static str, u64)> {
     let status = bed.shell.borrow_mut().status();
-    let text = bed.shell.borrow().metrics.text(&status, Duration::ZERO);
+    let text = bed.shell.borrow().metrics.text(&status, Duration::ZERO, OwnProcess::default());
     let of = |outcome: &'static str| {
         let line = format!("prezero_loans_total{{outcome=\"{outcome}\"}} ");
         let count = text.lines().find_map(|found| found.strip_prefix(&line))?;

@@ -94,7 +94,7 @@ pub(super) fn run(
     };
     let found = match said {
         Ok(said) => Found::read(&said.stdout).map_err(|why| with_console(&why))?,
-        Err(failure) if failure.exit == Exit::Interrupted => return Err(failure),
+        Err(failure) if failure.exit.is_stop() => return Err(failure),
         Err(failure) => return Err(with_console(&failure)),
     };
     let report = Report::new(found, qemu.version(), accel);
