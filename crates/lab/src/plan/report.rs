@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::io::{self, Write};
 
-use ::plan::{Ask, Fleet, Outcome, seconds};
+use ::plan::{Ask, Fleet, NodeKind, Outcome, seconds};
 use cli::output::Record;
 use serde::Serialize;
 use units::Bytes;
@@ -32,6 +32,30 @@ pub(super) struct Cell {
     fault_cpu_seconds: f64,
     /// Bytes that were ready and unlent, of all nodes, on average over the time.
     withheld_bytes: f64,
+    /// The pool's table of prezero.toml.
+    pool: String,
+}
+
+/// The share of loans without room above which there is no advice: what is kept ready is not what
+/// such nodes lack.
+const MAX_REFUSED: f64 = 0.01;
+
+/// A kind of node as prezero.toml says it.
+fn table(kind: &NodeKind) -> String {
+    let mut text = format!("[[pool]]\npage_size = \"{}\"\n", kind.page_size);
+    if kind.learns() {
+        text += &format!("ready = \"{}\"\n", kind.ready_high);
+    } else {
+        text += &format!("pages_per_block = {}\n", kind.pages_per_block.0);
+        if kind.ready_low != kind.ready_high {
+            text += &format!("ready_low = \"{}\"\n", kind.ready_low);
+        }
+        text += &format!("ready_high = \"{}\"\n", kind.ready_high);
+    }
+    if kind.in_place {
+        text += "recycle = \"in-place\"\n";
+    }
+    text
 }
 
 impl Cell {
@@ -55,14 +79,28 @@ impl Cell {
             zeroing_cpu_seconds: outcome.zeroing,
             fault_cpu_seconds: seconds(unbacked, fleet.fault_rate),
             withheld_bytes: outcome.withheld_bytes(),
+            pool: table(&fleet.kind),
         }
     }
 
+    /// Whether loans find room, but for a few.
+    fn is_roomy(&self) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+        let (refused, loans) = (self.refused as f64, self.loans as f64);
+        refused <= loans * MAX_REFUSED
+    }
+
     fn settings(&self) -> String {
-        let (high, low) = (Bytes(self.ready_high_bytes), Bytes(self.ready_low_bytes));
+        let high = Bytes(self.ready_high_bytes);
         let workers = cli::output::count(u64::from(self.workers), "worker");
+        // Of the placements the one that few schedulers have.
+        let whose = if self.placement == "ready-first" {
+            " (as Kubernetes does with prezero's driver)"
+        } else {
+            ""
+        };
         format!(
-            "keep {high} ready per node (ready_low {low}), with {workers} each and loans placed {}",
+            "keep {high} ready per node, with {workers} each and loans placed {}{whose}",
             self.placement
         )
     }
@@ -77,6 +115,9 @@ impl Cell {
         } else {
             let added = short(self.added_p95_seconds);
             text += &format!(", and 1 start in 20 waits {added} s or more");
+        }
+        if self.added_p99_seconds >= 0.001 {
+            text += &format!(" (1 in 100: {} s)", short(self.added_p99_seconds));
         }
         text
     }
@@ -103,7 +144,8 @@ impl PlanReport {
     pub(super) fn new(asks: &[Ask], nodes: usize, node: Bytes, want: u8, runs: Vec<Cell>) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let advice = advice(&runs, want);
+        let room = Room::new(asks, node);
+        let advice = advice(&runs, want, &room);
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
@@ -204,15 +246,74 @@ impl Record for PlanReport {
     }
 }
 
-/// The smallest setting that reaches the wanted share; of equals the one that refuses least.
-fn advice(runs: &[Cell], want: u8) -> String {
-    let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
+/// How much room the loans of a trace need.
+#[derive(Debug)]
+struct Room {
+    node: Bytes,
+    largest: Bytes,
+    /// The most that is lent at a time.
+    peak: Bytes,
+}
+
+impl Room {
+    fn new(asks: &[Ask], node: Bytes) -> Self {
+        let ends = asks.iter().filter(|ask| ask.lifetime.is_finite());
+        let mut changes: Vec<_> = asks
+            .iter()
+            .map(|ask| (ask.arrival, true, ask.bytes.0))
+            .chain(ends.map(|ask| (ask.arrival + ask.lifetime, false, ask.bytes.0)))
+            .collect();
+        // At one time the ends first.
+        changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let (mut lent, mut peak) = (0_u64, 0);
+        for (_, is_lent, bytes) in changes {
+            lent = if is_lent { lent.saturating_add(bytes) } else { lent.saturating_sub(bytes) };
+            peak = peak.max(lent);
+        }
+        let largest = asks.iter().map(|ask| ask.bytes.0).max().unwrap_or(0);
+        Self { node, largest: Bytes(largest), peak: Bytes(peak) }
+    }
+
+    /// Which nodes would do.
+    fn says(&self) -> String {
+        if self.largest > self.node {
+            return format!(
+                "the largest loan has {}, and a node has {}: raise --memory",
+                self.largest, self.node
+            );
+        }
+        let nodes = self.peak.0.div_ceil(self.node.0.max(1));
+        format!(
+            "at most {} GiB are lent at a time, which is all of {nodes} nodes with {}: raise \
+             --nodes or --memory",
+            short(gib(self.peak.0)),
+            self.node
+        )
+    }
+}
+
+/// The smallest setting that reaches the wanted share; of equals the one that refuses least. There
+/// is none where loans find no room.
+fn advice(runs: &[Cell], want: u8, room: &Room) -> String {
+    let fewest = runs.iter().min_by_key(|run| run.refused);
+    if let Some(run) = fewest.filter(|run| !run.is_roomy()) {
+        return format!(
+            "no advice for such nodes: {} of {} loans find no room at best. {}",
+            run.refused,
+            run.loans,
+            room.says()
+        );
+    }
+    let enough = runs
+        .iter()
+        .filter(|run| run.is_roomy())
+        .filter(|run| run.hit_rate * 100.0 >= f64::from(want));
     let least = enough.min_by(|a, b| {
         let by_cost = (a.ready_high_bytes, a.workers).cmp(&(b.ready_high_bytes, b.workers));
         by_cost.then(a.refused.cmp(&b.refused)).then(b.hit_rate.total_cmp(&a.hit_rate))
     });
     if let Some(run) = least {
-        return format!("{}: {}", run.settings(), run.comes_to());
+        return format!("{}: {}\n\n{}", run.settings(), run.comes_to(), run.pool);
     }
     let Some(best) = runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate)) else {
         return "nothing was run".to_owned();
@@ -248,7 +349,19 @@ mod tests {
             zeroing_cpu_seconds: 3.0,
             fault_cpu_seconds: 4.0,
             withheld_bytes: 5e9,
+            pool: format!("[[pool]]\nready = \"{high}G\"\n"),
         }
+    }
+
+    fn room() -> Room {
+        let ask = |arrival, gib: u64, lifetime| Ask {
+            arrival,
+            bytes: Bytes(gib << 30),
+            lifetime,
+            node: None,
+        };
+        let asks = [ask(0.0, 64, 10.0), ask(5.0, 32, f64::INFINITY), ask(10.0, 40, 1.0)];
+        Room::new(&asks, Bytes(64 << 30))
     }
 
     #[test]
@@ -259,12 +372,27 @@ mod tests {
             cell(64, "ready-first", 0.97),
             cell(128, "packed", 0.99),
         ];
-        let text = advice(&runs, 95);
-        assert!(text.starts_with("keep 64G ready per node (ready_low 32G)"), "{text}");
-        assert!(text.contains("1 worker each and loans placed ready-first: 97.0 %"), "{text}");
-        let text = advice(&runs, 100);
+        let text = advice(&runs, 95, &room());
+        assert!(text.starts_with("keep 64G ready per node, with 1 worker each"), "{text}");
+        assert!(text.contains("ready-first (as Kubernetes does"), "{text}");
+        assert!(text.contains("97.0 %") && text.contains("(1 in 100: 2.50 s)"), "{text}");
+        assert!(text.ends_with("[[pool]]\nready = \"64G\"\n"), "{text}");
+        let text = advice(&runs, 100, &room());
         assert!(text.starts_with("nothing that was tried makes 100 % ready; the best"), "{text}");
         assert!(text.contains("keep 128G ready"), "{text}");
+    }
+
+    #[test]
+    fn nodes_without_room_get_no_advice() {
+        let full = |refused| Cell { refused, loans: 1000, ..cell(64, "packed", 0.99) };
+        let text = advice(&[full(11), full(500)], 95, &room());
+        assert!(text.starts_with("no advice for such nodes: 11 of 1000 loans"), "{text}");
+        // 64 GiB until the tenth second, and 32 of them besides.
+        assert!(text.contains("96.0 GiB are lent at a time"), "{text}");
+        assert!(text.contains("2 nodes with 64G"), "{text}");
+        let small = Room { node: Bytes(32 << 30), ..room() };
+        assert!(small.says().contains("the largest loan has 64G, and a node has 32G"));
+        assert!(advice(&[full(10), full(500)], 95, &room()).starts_with("keep 64G"));
     }
 
     #[test]
