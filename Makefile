@@ -190,14 +190,15 @@ test-kubernetes:
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
+	gofmt -l kubernetes/test | (! grep .)
 
 # The alerts of dist/prometheus on recorded cases, by promtool, which is built from its module without
 # the clients of clouds: 4 minutes on 2 cores, once.
 test-alerts:
 	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml
 
-# The same under a real Kubernetes of one node, in namespaces of this machine: docs/guides/kubernetes.md has
-# the tests. Builds it from its modules at first, 10 minutes on 2 cores.
+# The same under a real Kubernetes of one node and of two, in namespaces of this machine:
+# docs/evidence/kubernetes.md has the tests. Builds it from its modules at first, 14 minutes of one core.
 test-cluster:
 	$(CARGO) xtask cluster
 
