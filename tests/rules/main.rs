@@ -8,6 +8,7 @@ mod book;
 mod ci;
 mod daemon;
 mod floors;
+mod loans;
 mod machines;
 mod manual;
 mod methods;

@@ -177,7 +177,7 @@ fn only_a_proof_or_in_place_has_a_block_cleared_where_it_lies() {
 fn kept_content_and_a_workers_report_wait_for_the_last_pin() {
     let mut kept = block_in(StateName::Draining);
     assert_eq!(kept.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Draining));
-    assert_eq!(kept.hold(), HeldBy::Pinned);
+    assert_eq!(kept.held_by(), HeldBy::Pinned);
     let nobody = Reach::Nobody(Unheld::by(Shown));
     assert_eq!(kept.settle(nobody, Recycle::Auto, 100), Ok(Settled::Kept));
     let mut zeroed = block_in(StateName::Zeroing);
@@ -192,7 +192,7 @@ fn holder_of_a_block_is_forgotten_with_that_life_of_it() {
     assert_eq!(block.settle(Reach::Sole, Recycle::Auto, 100), Ok(Settled::Kept));
     block.lend_again(part(2, "guest")).expect("it is kept");
     block.put_back(LeaseId(2)).expect("it is lent");
-    assert_eq!(block.hold(), HeldBy::Open, "nobody has looked yet");
+    assert_eq!(block.held_by(), HeldBy::Open, "nobody has looked yet");
 }
 
 // Promise P221.

@@ -8,24 +8,20 @@ use wire::{LendRequest, NamedLoan, Parameters};
 
 #[test]
 fn loans_and_supplies_are_as_agents_read_them() {
-    let loan = NamedLoan {
-        name: "team-a/7".to_owned(),
-        path: "/run/prezero/pages-2048kB/lent/b1/pages".to_owned(),
-        bytes: Bytes(4 << 20),
-        page_size: PageSize::MIB_2,
-        node: Node(1),
-        uid: Uid(1000),
-        pending: true,
-    };
     let wire = json!({
         "name": "team-a/7", "path": "/run/prezero/pages-2048kB/lent/b1/pages", "bytes": 4_194_304,
         "page_bytes": 2_097_152, "node": 1, "uid": 1000, "pending": true,
     });
+    let loan: NamedLoan = serde_json::from_value(wire.clone()).expect("it can be read");
+    assert_eq!(
+        (loan.name.as_str(), loan.bytes, loan.page_size.bytes()),
+        ("team-a/7", Bytes(4 << 20), 2 << 20)
+    );
+    assert_eq!((loan.node, loan.uid, loan.pending), (Node(1), Uid(1000), true));
     let written = serde_json::to_value(&loan).expect("it can be written");
     for (key, value) in wire.as_object().expect("an object") {
         assert_eq!(&written[key], value, "{key}");
     }
-    assert_eq!(serde_json::from_value::<NamedLoan>(written).expect("it reads back"), loan);
     let supply = Supply {
         node: Node(0),
         page_size: PageSize::KIB_4,

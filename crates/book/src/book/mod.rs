@@ -410,7 +410,7 @@ impl Book {
     }
 
     fn draining_by(&self, key: PoolKey, hold: HeldBy) -> Pages {
-        let held = |b: &&Block| b.pool() == key && b.hold() == hold;
+        let held = |b: &&Block| b.pool() == key && b.held_by() == hold;
         self.in_state(StateName::Draining).filter(held).map(Block::pages).sum()
     }
 

@@ -98,9 +98,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
         return Ok(Exit::Done);
     }
-    log::to_standard_error(args.log);
-    daemon::serve(options(args)?)?;
-    Ok(Exit::Done)
+    let log = log::begin(args.log)?;
+    let served = options(args).and_then(|options| Ok(daemon::serve(options)?));
+    log.end();
+    served.map(|()| Exit::Done)
 }
 
 /// The file and the settings over it together; other parts of `args` are ignored.

@@ -201,7 +201,7 @@ impl Shell {
                 lease: its,
                 uid: part.map(|part| part.uid),
                 draining,
-                is_pinned: draining && block.hold() == HeldBy::Pinned,
+                is_pinned: draining && block.held_by() == HeldBy::Pinned,
                 domain: block.pool().domain(),
                 pages: block.pages(),
                 identity: self.store.identity(block.id()).ok()?,

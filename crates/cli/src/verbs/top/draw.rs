@@ -356,7 +356,7 @@ mod tests {
     }
 
     const SCREEN: &str = "\
-\x20prezero 0.1.0, provider stock, pid 7, 2 workers
+\x20prezero 0.1.0, provider stock, pid 7, 2 workers: healthy
  zeroing 3.90 GB/s, 1.5 loans/s, 98 % hits, 0.0 refused/s, 1 worker lost
  █ ready  ▓ zeroing  ░ zeroable  ▒ lent  K kept  D draining
 >node 0 1G x 8      ████████████████████████▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒KKD

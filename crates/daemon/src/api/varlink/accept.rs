@@ -70,7 +70,7 @@ impl Api {
     fn may_connect(self, rights: &Rights) -> Result<(), wire::Error> {
         match self {
             Self::Borrowers => rights.may_connect(),
-            Self::Agents => rights.may_lend_by_name(),
+            Self::Agents => rights.may_be_agent(),
         }
     }
 }

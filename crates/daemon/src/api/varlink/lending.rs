@@ -48,7 +48,7 @@ impl Service {
     fn may_lend(&self, hold: &Hold) -> Result<(), Error> {
         match (self.api, hold) {
             (Api::Borrowers, Hold::Descriptor | Hold::Memory) => self.rights.may_lend(),
-            (Api::Agents, Hold::Name { .. }) => self.rights.may_lend_by_name(),
+            (Api::Agents, Hold::Name { .. }) => self.rights.may_be_agent(),
             (Api::Borrowers, Hold::Name { .. }) => Err(self.elsewhere("lend by name")),
             (Api::Agents, _) => Err(self.elsewhere("borrow without a name")),
         }

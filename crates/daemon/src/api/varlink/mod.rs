@@ -128,7 +128,7 @@ impl Service {
     }
 
     async fn return_loan(&self, Return { name, discard }: Return) -> Result<Configured, Error> {
-        self.rights.may_lend_by_name()?;
+        self.rights.may_be_agent()?;
         match waits::return_by_name(&self.shell, &name, discard).await? {
             Some(true) => Ok(Configured {}),
             Some(false) => Err(Error::NameBusy { name: name.to_string() }),
@@ -137,7 +137,7 @@ impl Service {
     }
 
     fn list_loans(&self, ListLoans { prefix, after }: ListLoans) -> Result<Loans, Error> {
-        self.rights.may_lend_by_name()?;
+        self.rights.may_be_agent()?;
         let shell = self.shell.borrow();
         let prefix = prefix.unwrap_or_default();
         let mut found = shell.book().named_loans(&prefix, after.as_ref());
@@ -148,7 +148,7 @@ impl Service {
     }
 
     fn get_supply(&self, GetSupply {}: GetSupply) -> Result<Supplies, Error> {
-        self.rights.may_lend_by_name()?;
+        self.rights.may_be_agent()?;
         Ok(Supplies { supplies: self.shell.borrow_mut().supply() })
     }
 

@@ -75,7 +75,7 @@ fn each_right_is_its_groups_alone() {
             rights.may_connect().is_ok(),
             rights.may_lend().is_ok(),
             rights.may_zero("zero").is_ok(),
-            rights.may_lend_by_name().is_ok(),
+            rights.may_be_agent().is_ok(),
             rights.may_revoke("revoke").is_ok(),
         ]
     };
