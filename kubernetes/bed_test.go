@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,8 +32,8 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"prezero-dra/agent"
 	"prezero-dra/driver"
+	"prezero/agent"
 )
 
 const (
@@ -47,6 +48,7 @@ type bed struct {
 	t              *testing.T
 	dir, binary    string
 	driverBinary   string
+	config         string
 	daemon, driver *exec.Cmd
 	api            *api
 	arguments      []string
@@ -146,6 +148,30 @@ func startPlain(t *testing.T, config string, arguments ...string) *bed {
 	return b
 }
 
+// driverBinary of this checkout, which built makes once.
+var (
+	driverBinary string
+	built        = sync.OnceValue(func() error {
+		out, err := exec.Command("go", "build", "-o", driverBinary, ".").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+)
+
+func TestMain(m *testing.M) {
+	// A name by which the Rust tests clean up after a killed one.
+	dir, err := os.MkdirTemp("", "prezero-test-")
+	if err != nil {
+		panic(err)
+	}
+	driverBinary = filepath.Join(dir, "prezero-dra")
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
 // lay the bed, without daemon and driver.
 func lay(t *testing.T, config string, arguments ...string) *bed {
 	t.Helper()
@@ -159,13 +185,13 @@ func lay(t *testing.T, config string, arguments ...string) *bed {
 	// A name by which the Rust tests clean up after a killed one.
 	dir, err := os.MkdirTemp("", "prezero-test-")
 	must(t, err)
-	b := &bed{t: t, dir: dir, binary: binary, driverBinary: filepath.Join(dir, "prezero-dra"), arguments: arguments, run: filepath.Join(dir, "run")}
+	b := &bed{t: t, dir: dir, binary: binary, driverBinary: driverBinary, arguments: arguments, run: filepath.Join(dir, "run")}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	out, err := exec.Command("go", "build", "-o", b.driverBinary, ".").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := built(); err != nil {
+		t.Fatal(err)
 	}
-	must(t, os.WriteFile(b.path("config.toml"), []byte(config), 0o600))
+	// The daemon's socket for metrics is where it runs.
+	b.config = config
 	for _, name := range []string{"kubelet/plugins_registry", "cdi"} {
 		must(t, os.MkdirAll(b.path(name), 0o755))
 	}
@@ -207,6 +233,8 @@ func (b *bed) spawn(log, program string, arguments ...string) *exec.Cmd {
 }
 
 func (b *bed) startDaemon() {
+	text := strings.ReplaceAll(b.config, "METRICS", filepath.Join(b.run, "metrics"))
+	must(b.t, os.WriteFile(b.path("config.toml"), []byte(text), 0o600))
 	arguments := []string{"serve", "--config", b.path("config.toml"), "--socket", b.path("socket"), "--run-dir", b.run, "--set", "tree.enabled=false"}
 	if b.plain {
 		arguments = append(arguments, "--plain")
@@ -215,7 +243,8 @@ func (b *bed) startDaemon() {
 }
 
 func (b *bed) startDriver() {
-	arguments := append([]string{"--node", nodeName, "--socket", b.path("socket.agent"), "--kubelet", b.path("kubelet"), "--cdi", b.path("cdi"),
+	// The last one of a flag holds.
+	arguments := append([]string{"--publish-interval", "1s", "--publish-settle", "1s", "--claim-status", "--daemon-metrics", filepath.Join(b.run, "metrics"), "--node", nodeName, "--socket", b.path("socket.agent"), "--kubelet", b.path("kubelet"), "--cdi", b.path("cdi"),
 		"--kubeconfig", b.path("kubeconfig"), "--health", fmt.Sprintf("127.0.0.1:%d", b.healthPort)}, b.arguments...)
 	b.driver = b.spawn("driver.log", b.driverBinary, arguments...)
 }
@@ -356,7 +385,10 @@ func claim(namespace, name string, parameters string, bytes ...int64) *resourcea
 	return &resourceapi.ResourceClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)},
-		Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: devices}},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation:  &resourceapi.AllocationResult{Devices: devices},
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod-of-" + name, UID: types.UID("pod-of-" + name)}},
+		},
 	}
 }
 
@@ -375,22 +407,67 @@ type api struct {
 	version  int
 	watchers map[chan []byte]bool
 	writes   int
+	// Calls about claims, events by their reasons, and what was applied to claims' statuses.
+	gets, lists int
+	events      map[string]*corev1.Event
+	statuses    map[string]string
+	// As an API server without the feature of consumable capacity: it takes slices and drops fields.
+	drops bool
 	// Closed at the end: a watch that is begun after the others were cut would keep Close waiting.
 	over chan struct{}
 }
 
 func newAPI(t *testing.T) *api {
-	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, anew: map[string]int{}, slices: map[string]*resourceapi.ResourceSlice{}, sent: map[string]map[string]any{}, minor: 36, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
+	a := &api{claims: map[string]*resourceapi.ResourceClaim{}, anew: map[string]int{}, slices: map[string]*resourceapi.ResourceSlice{}, sent: map[string]map[string]any{}, minor: 36, events: map[string]*corev1.Event{}, statuses: map[string]string{}, watchers: map[chan []byte]bool{}, version: 1, over: make(chan struct{})}
 	mux := http.NewServeMux()
 	const root = "/apis/resource.k8s.io/v1"
 	mux.HandleFunc("GET "+root+"/namespaces/{ns}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		a.gets++
 		if found := a.claims[r.PathValue("ns")+"/"+r.PathValue("name")]; found != nil {
 			answer(w, 200, found)
 		} else {
 			status(w, 404, metav1.StatusReasonNotFound)
 		}
+	})
+	mux.HandleFunc("GET "+root+"/namespaces/{ns}/resourceclaims", func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.lists++
+		list := resourceapi.ResourceClaimList{TypeMeta: metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimList"}}
+		for _, one := range a.claims {
+			if one.Namespace == r.PathValue("ns") {
+				list.Items = append(list.Items, *one)
+			}
+		}
+		answer(w, 200, list)
+	})
+	mux.HandleFunc("PATCH "+root+"/namespaces/{ns}/resourceclaims/{name}/status", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		name := r.PathValue("ns") + "/" + r.PathValue("name")
+		a.statuses[name] = string(body)
+		if found := a.claims[name]; found != nil {
+			answer(w, 200, found)
+		} else {
+			status(w, 404, metav1.StatusReasonNotFound)
+		}
+	})
+	mux.HandleFunc("POST /api/v1/namespaces/{ns}/events", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		event, ok := object.(*corev1.Event)
+		if err != nil || !ok {
+			status(w, 400, metav1.StatusReasonBadRequest)
+			return
+		}
+		event.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.events[event.Reason] = event
+		answer(w, 201, event)
 	})
 	mux.HandleFunc("GET /api/v1/namespaces/{name}", func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("name")
@@ -482,6 +559,15 @@ func (a *api) put(w http.ResponseWriter, r *http.Request, what string) {
 	}
 	slice.ResourceVersion = strconv.Itoa(a.version)
 	slice.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceSlice"}
+	if a.drops {
+		for nth := range slice.Spec.Devices {
+			slice.Spec.Devices[nth].AllowMultipleAllocations = nil
+			memory := slice.Spec.Devices[nth].Capacity[driver.Capacity]
+			memory.RequestPolicy = nil
+			slice.Spec.Devices[nth].Capacity[driver.Capacity] = memory
+		}
+		body, _ = json.Marshal(&slice)
+	}
 	a.slices[slice.Name] = &slice
 	whole := map[string]any{}
 	if json.Unmarshal(body, &whole) != nil {

@@ -70,6 +70,7 @@ func (b *bed) healthz() (int, string) {
 	return reply.StatusCode, string(text)
 }
 
+// Promise P141.
 func TestAPrepareThatIsCutOffLeavesNoLoan(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()
@@ -115,6 +116,9 @@ func TestAPrepareThatIsCutOffLeavesNoLoan(t *testing.T) {
 	b.eventually("its memory is free", func() bool { return used() < before+(64<<20) })
 }
 
+// Promise P274 (pods): A claim that waits delays no other claim of the node and not `/healthz`;
+// all devices of a claim have one deadline, within the kubelet's own; calls for one claim follow
+// each other.
 func TestAClaimThatWaitsHoldsUpNoOtherNorHealth(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()
@@ -173,6 +177,8 @@ func TestAClaimThatWaitsHoldsUpNoOtherNorHealth(t *testing.T) {
 	must(t, b.unprepare(second))
 }
 
+// Promise P275 (pods): Connections to `/healthz`, however many, cost the driver no memory and the
+// kubelet's probe no answer.
 func TestConnectionsToHealthzCostNoMemoryAndDelayNoProbe(t *testing.T) {
 	const crowd = 12_000
 	var limit syscall.Rlimit
@@ -221,6 +227,8 @@ func TestConnectionsToHealthzCostNoMemoryAndDelayNoProbe(t *testing.T) {
 	}
 }
 
+// Promise P276 (pods): A namespace that is deleted and made anew is another scope of the same
+// quota; prepared claims stay as they were.
 func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 	b := startPlain(t, strings.Replace(plainPool, "[agent]\n", "[agent]\nquota_of = { team = \"12K\" }\n", 1))
 	b.ready()
@@ -237,7 +245,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 		loans, err := b.agent().Loans(context.Background(), "team@")
 		must(t, err)
 		for _, loan := range loans {
-			if strings.Contains(loan.Name, "/"+string(one.UID)+".") {
+			if strings.Contains(loan.Name, "/k8s."+string(one.UID)+".") {
 				name = loan.Name
 			}
 		}
@@ -245,7 +253,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 	}
 	first := made("first")
 	name := lends(first)
-	if want := b.api.scope("team") + "/first.0"; name != want {
+	if want := b.api.scope("team") + "/k8s.first.0"; name != want {
 		t.Fatalf("lent as %q, not %q", name, want)
 	}
 	b.api.makeAnew("team")
@@ -254,7 +262,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 		t.Fatalf("prepared again it is %q and was %q", again, name)
 	}
 	second := made("second")
-	if other := lends(second); other != b.api.scope("team")+"/second.0" || strings.Split(other, "/")[0] == strings.Split(name, "/")[0] {
+	if other := lends(second); other != b.api.scope("team")+"/k8s.second.0" || strings.Split(other, "/")[0] == strings.Split(name, "/")[0] {
 		t.Fatalf("the new namespace's is %q, the old one's %q", other, name)
 	}
 	// Both count in the quota that the operator gave the name.
@@ -266,6 +274,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 }
 
 // Calls for one claim wait for each other, those for others do not.
+// Promise P274.
 func TestCallsForOneClaimAtATimeAreOneAfterTheOther(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()

@@ -59,6 +59,8 @@ func find[T any](t *testing.T, all []runtime.Object) T {
 	panic("unreachable")
 }
 
+// Promise P144 (pods): The driver's pod has no privilege beyond uid 0 without capabilities, and no
+// right in the cluster that it does not use.
 func TestTheManifestsAreWhatTheDriverNeedsAndNoMore(t *testing.T) {
 	all := objects(t, "deploy/prezero.yaml")
 	set := find[*appsv1.DaemonSet](t, all)
@@ -67,14 +69,14 @@ func TestTheManifestsAreWhatTheDriverNeedsAndNoMore(t *testing.T) {
 	if *secure.Privileged || *secure.AllowPrivilegeEscalation || !*secure.ReadOnlyRootFilesystem || pod.HostNetwork || pod.HostPID || secure.Capabilities.Drop[0] != "ALL" {
 		t.Errorf("%+v", secure)
 	}
-	if set.Spec.UpdateStrategy.RollingUpdate.MaxSurge.IntValue() != 1 || set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() != 0 {
+	if set.Spec.UpdateStrategy.RollingUpdate.MaxSurge.String() != "10%" || set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() != 0 {
 		t.Errorf("%+v", set.Spec.UpdateStrategy)
 	}
 	var paths []string
 	for _, volume := range pod.Volumes {
 		paths = append(paths, volume.HostPath.Path)
 	}
-	want := []string{"/var/lib/kubelet/plugins/" + driver.Name, "/var/lib/kubelet/plugins_registry", "/var/run/cdi", "/run/prezero"}
+	want := []string{"/var/lib/kubelet/plugins/" + driver.Name, "/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/pod-resources", "/var/run/cdi", "/run/prezero"}
 	if !slices.Equal(paths, want) {
 		t.Errorf("%v", paths)
 	}
@@ -82,7 +84,7 @@ func TestTheManifestsAreWhatTheDriverNeedsAndNoMore(t *testing.T) {
 	for _, rule := range find[*rbacv1.ClusterRole](t, all).Rules {
 		rules = append(rules, strings.Join(rule.Resources, ",")+" "+strings.Join(rule.Verbs, ","))
 	}
-	if !slices.Equal(rules, []string{"resourceclaims get", "resourceslices get,list,watch,create,update,delete", "namespaces get", "nodes get"}) {
+	if !slices.Equal(rules, []string{"resourceclaims get,list", "resourceclaims/status patch", "resourceclaims/driver associated-node:patch", "resourceslices get,list,watch,create,update,delete", "namespaces get", "nodes get"}) {
 		t.Errorf("%v", rules)
 	}
 	class := find[*resourceapi.DeviceClass](t, all)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -17,80 +18,141 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
 	"prezero-dra/driver"
+	"prezero/agent"
 )
 
-func run() error {
-	node := flag.String("node", os.Getenv("NODE_NAME"), "the node's name; default: $NODE_NAME")
-	socket := flag.String("socket", "/run/prezero/io.prezero.agent", "the daemon's socket for agents")
-	kubelet := flag.String("kubelet", "/var/lib/kubelet", "the kubelet's directory")
-	cdi := flag.String("cdi", "/var/run/cdi", "where the container runtime reads CDI specs")
-	kubeconfig := flag.String("kubeconfig", "", "a kubeconfig; default: the pod's service account")
-	health := flag.String("health", ":9808", "where /healthz is served; empty for nowhere")
-	grace := flag.Duration("grace", 10*time.Minute, "how long a claim must have been gone before its loans are returned unasked")
-	reconcile := flag.Duration("reconcile", time.Minute, "how often is looked for claims that are gone")
-	allocatable := flag.Bool("node-allocatable", false, "publish which huge pages of the node a claim takes; the cluster needs the feature gate DRANodeAllocatableResources, of Kubernetes 1.36 or later")
-	var rest resource.QuantityValue
-	flag.Var(&rest, "rest", "how much of each NUMA node and page size is never published as ready, for claims larger than every block: a quantity as 8Gi")
-	placeholder := flag.Bool("placeholder", false, "do nothing until the end: for a pod that requests what the daemon's pools may have")
-	pod := flag.String("pod-uid", os.Getenv("POD_UID"), "the pod's uid, for rolling updates; default: $POD_UID")
+// flags of the command line.
+type flags struct {
+	node, socket, kubelet, cdi, kubeconfig, address, metrics, podResources, pod string
+	grace, reconcile                                                            time.Duration
+	isMapped, isPlaceholder, hasStatus                                          bool
+	rest                                                                        resource.QuantityValue
+	qps                                                                         float64
+	burst                                                                       int
+	pace                                                                        driver.Pace
+}
+
+func parse() flags {
+	f := flags{pace: driver.DefaultPace}
+	flag.StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the node's name; default: $NODE_NAME")
+	flag.StringVar(&f.socket, "socket", "/run/prezero/io.prezero.agent", "the daemon's socket for agents")
+	flag.StringVar(&f.metrics, "daemon-metrics", "/run/prezero/metrics", "the daemon's socket for metrics, which are served at /daemon/metrics")
+	flag.StringVar(&f.kubelet, "kubelet", "/var/lib/kubelet", "the kubelet's directory")
+	flag.StringVar(&f.podResources, "pod-resources", "", "the kubelet's socket of pod resources; default: pod-resources/kubelet.sock in its directory")
+	flag.StringVar(&f.cdi, "cdi", "/var/run/cdi", "where the container runtime reads CDI specs")
+	flag.StringVar(&f.kubeconfig, "kubeconfig", "", "a kubeconfig; default: the pod's service account")
+	flag.StringVar(&f.address, "health", ":9808", "where /healthz, /livez and /metrics are served; empty for nowhere")
+	flag.StringVar(&f.pod, "pod-uid", os.Getenv("POD_UID"), "the pod's uid, for rolling updates; default: $POD_UID")
+	flag.DurationVar(&f.grace, "grace", 10*time.Minute, "how long a claim must not have been this node's before its loans are returned unasked")
+	flag.DurationVar(&f.reconcile, "reconcile", time.Minute, "how often loans without their claim are looked for")
+	flag.BoolVar(&f.isMapped, "node-allocatable", false, "publish which huge pages of the node a claim takes; the cluster needs the feature gate DRANodeAllocatableResources, of Kubernetes 1.36 or later")
+	flag.BoolVar(&f.hasStatus, "claim-status", false, "write into the status of claims what they got")
+	flag.BoolVar(&f.isPlaceholder, "placeholder", false, "do nothing until the end: for a pod that requests what the daemon's pools may have")
+	flag.Var(&f.rest, "rest", "how much of each NUMA node and page size is never published as ready, for claims larger than every block: a quantity as 8Gi")
+	flag.Float64Var(&f.qps, "kube-api-qps", 10, "requests a second to the API server in the long run")
+	flag.IntVar(&f.burst, "kube-api-burst", 20, "requests to the API server at once")
+	flag.DurationVar(&f.pace.Interval, "publish-interval", f.pace.Interval, "the mean time between two writes of this node's devices in the long run")
+	flag.IntVar(&f.pace.Burst, "publish-burst", f.pace.Burst, "how many writes of devices may come at once after a rest")
+	flag.DurationVar(&f.pace.Settle, "publish-settle", f.pace.Settle, "after which time a small change of devices is published")
+	flag.Int64Var(&f.pace.Part, "publish-part", f.pace.Part, "a change of one part in this number of a pool is large")
+	// Of the log's flags the two that people use.
+	logging := flag.NewFlagSet("log", flag.PanicOnError)
+	klog.InitFlags(logging)
+	for _, name := range []string{"v", "vmodule"} {
+		one := logging.Lookup(name)
+		flag.Var(one.Value, one.Name, one.Usage)
+	}
 	flag.Parse()
+	return f
+}
+
+// clients of the API server: for slices, and for all else. Slices with a mapping may need translation.
+func (f flags) clients() (slices, others *kubernetes.Clientset, shape *driver.Shape, err error) {
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	config.QPS, config.Burst, config.UserAgent = float32(f.qps), f.burst, "prezero-dra"
+	others, err = kubernetes.NewForConfig(protobuf(config))
+	if err != nil || !f.isMapped {
+		return others, others, nil, err
+	}
+	if shape, err = driver.ShapeOf(config); err != nil {
+		return nil, nil, nil, err
+	}
+	slices, err = kubernetes.NewForConfig(config)
+	return slices, others, shape, err
+}
+
+func protobuf(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return config
+}
+
+func run() error {
+	f := parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if *placeholder {
+	if f.isPlaceholder {
 		<-ctx.Done()
 		return nil
 	}
-	if *node == "" {
+	if f.node == "" {
 		return errors.New("which node? --node NAME or $NODE_NAME")
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if f.pace.Interval < 0 || f.pace.Burst < 1 || f.pace.Part < 1 {
+		return errors.New("--publish-interval is a time, and --publish-burst and --publish-part are at least 1")
+	}
+	forSlices, client, shape, err := f.clients()
 	if err != nil {
 		return err
 	}
-	shape, err := driver.ShapeOf(config)
-	if err != nil {
-		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	data, registry := filepath.Join(*kubelet, "plugins", driver.Name), filepath.Join(*kubelet, "plugins_registry")
+	data, registry := filepath.Join(f.kubelet, "plugins", driver.Name), filepath.Join(f.kubelet, "plugins_registry")
 	if err := os.MkdirAll(data, 0o750); err != nil {
 		return err
 	}
-	d, err := driver.New(agent.Client{Socket: *socket}, client, filepath.Join(data, "claims"), *cdi, *grace)
+	metrics, health := driver.NewMetrics(), &driver.Health{}
+	setup := driver.Setup{
+		Node: f.node, Agent: agent.Client{Socket: f.socket}, Kube: client, Records: filepath.Join(data, "claims"), CDI: f.cdi, Grace: f.grace,
+		Kubelet: driver.Kubelet{Socket: cmp.Or(f.podResources, filepath.Join(f.kubelet, "pod-resources", "kubelet.sock"))},
+		Metrics: metrics, Health: health,
+	}
+	if f.hasStatus {
+		setup.Statuses = driver.NewStatuses(client, f.node, metrics)
+		go setup.Statuses.Run(ctx)
+	}
+	d, err := driver.New(setup)
 	if err != nil {
 		return err
 	}
-	options := []kubeletplugin.Option{
-		kubeletplugin.DriverName(driver.Name), kubeletplugin.NodeName(*node), kubeletplugin.KubeClient(client),
-		kubeletplugin.RegistrarDirectoryPath(registry),
+	helper, err := kubeletplugin.Start(ctx, d,
+		kubeletplugin.DriverName(driver.Name), kubeletplugin.NodeName(f.node), kubeletplugin.KubeClient(client),
+		kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.PluginDataDirectoryPath(data), kubeletplugin.RollingUpdate(types.UID(f.pod)),
 		// Each claim is locked for itself: none waits for what another waits for.
-		kubeletplugin.Serialize(false),
-		kubeletplugin.PluginDataDirectoryPath(data),
-	}
-	if *pod != "" {
-		options = append(options, kubeletplugin.RollingUpdate(types.UID(*pod)))
-	}
-	helper, err := kubeletplugin.Start(ctx, d, options...)
+		kubeletplugin.Serialize(false))
 	if err != nil {
 		return err
 	}
 	defer helper.Stop()
-	state := &driver.Health{IsRegistered: func() bool {
+	health.IsRegistered = func() bool {
 		status := helper.RegistrationStatus()
 		return status != nil && status.PluginRegistered
-	}}
-	if *health != "" {
-		server, serve, err := driver.ServeHealth(*health, state)
+	}
+	if f.address != "" {
+		server, serve, err := driver.Serve(f.address, map[string]http.Handler{
+			"/healthz": health, "/livez": http.HandlerFunc(health.Live),
+			"/metrics": metrics.Handler(), "/daemon/metrics": driver.DaemonMetrics(f.metrics),
+		})
 		if err != nil {
 			return err
 		}
@@ -101,18 +163,16 @@ func run() error {
 		}()
 		defer server.Close()
 	}
-	go func() {
-		if err := driver.Guard(ctx, driver.Sockets(registry, data, *pod)); err != nil {
-			d.HandleError(ctx, err, "sockets")
+	until := func(what string, run func() error) {
+		if err := run(); err != nil {
+			d.HandleError(ctx, err, what)
 			stop()
 		}
-	}()
-	go func() {
-		if err := shape.Watch(ctx, *reconcile); err != nil {
-			d.HandleError(ctx, err, "API server")
-			stop()
-		}
-	}()
+	}
+	go until("sockets", func() error { return driver.Guard(ctx, driver.Sockets(registry, data, f.pod)) })
+	if shape != nil {
+		go until("API server", func() error { return shape.Watch(ctx, f.reconcile) })
+	}
 	go func() {
 		for ctx.Err() == nil {
 			if err := d.Reconcile(ctx); err != nil {
@@ -123,14 +183,16 @@ func run() error {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(*reconcile):
+			case <-time.After(wait.Jitter(f.reconcile, 0.2)):
 			}
 		}
 	}()
-	offer := driver.Offer{Node: *node, IsMapped: *allocatable, Rest: rest.Value()}
-	slices := driver.NewSlices(ctx, client, *node)
+	features, end := driver.NewFeatures(client, f.node, health, metrics)
+	defer end()
+	offer := driver.Offer{Node: f.node, IsMapped: f.isMapped, Rest: f.rest.Value(), Pace: f.pace}
+	slices := driver.NewSlices(ctx, forSlices, f.node, features.Note)
 	defer slices.Stop()
-	d.Publish(ctx, offer, slices, state)
+	d.Publish(ctx, offer, slices, health)
 	return d.Fatal()
 }
 

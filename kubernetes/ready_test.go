@@ -13,7 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // ready bytes that the driver was told of when a claim's loan was made.
@@ -22,7 +22,7 @@ func (b *bed) lentReady(claim *resourceapi.ResourceClaim) (ready int64) {
 	log, err := os.ReadFile(b.path("driver.log"))
 	must(b.t, err)
 	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, `"lent"`) && strings.Contains(line, fmt.Sprintf("name=\"%s/%s.0\"", b.api.scope(claim.Namespace), claim.UID)) {
+		if strings.Contains(line, `"lent"`) && strings.Contains(line, fmt.Sprintf("name=\"%s/k8s.%s.0\"", b.api.scope(claim.Namespace), claim.UID)) {
 			_, text, _ := strings.Cut(line, " ready=")
 			if _, err := fmt.Sscan(text, &ready); err != nil {
 				b.t.Fatal(err, line)
@@ -35,6 +35,8 @@ func (b *bed) lentReady(claim *resourceapi.ResourceClaim) (ready int64) {
 }
 
 // What the scheduler may promise by the policies of the devices, claims find.
+// Promise P217 (pods): What the scheduler may give away as ready a claim finds ready, all of it in
+// its one file.
 func TestPublishedReadyPagesAreReadyInTheClaimsFile(t *testing.T) {
 	b := start(t, pool+"[[pool]]\npage_size = \"2M\"\npages_per_block = 4\nready_low = 2\nready_high = 4\n")
 	b.ready()
@@ -77,10 +79,12 @@ func TestPublishedReadyPagesAreReadyInTheClaimsFile(t *testing.T) {
 	holds(t, paths[0], 0)
 }
 
-// A daemon with blocks that come and go as fast as they can, for a minute.
-func TestAStormOfChangesIsPublishedOnceASecondAndItsEndIsToo(t *testing.T) {
-	const long = time.Minute
-	b := start(t, pool)
+// A daemon with blocks that come and go as fast as they can.
+// Promise P143.
+func TestAStormOfChangesIsAFewWritesAndItsEndIsPublished(t *testing.T) {
+	const long = 30 * time.Second
+	// A twentieth of the driver's own interval, for a twentieth of its minutes.
+	b := start(t, pool, "--publish-interval", "3750ms")
 	b.ready()
 	b.eventually("devices are published", func() bool { return len(b.api.devices()) > 0 })
 	writes := func() int {
@@ -101,10 +105,11 @@ func TestAStormOfChangesIsPublishedOnceASecondAndItsEndIsToo(t *testing.T) {
 	}
 	made := writes() - before
 	t.Logf("%d writes of slices for %d times all and nothing in %s", made, flaps, time.Since(begun))
-	if most := int(time.Since(begun)/time.Second) + 1; made > most {
+	// One for each interval of at least four fifths, and two at once in the beginning.
+	if most := int(time.Since(begun)/(3*time.Second)) + 2; made > most {
 		t.Errorf("%d writes of slices, and at most %d are to be", made, most)
 	}
-	if flaps < int(long/time.Second) || made < 5 {
+	if flaps < int(long/time.Second) || made < 2 {
 		t.Errorf("%d writes for %d changes: this shows nothing", made, flaps)
 	}
 	b.eventually("what is ready in the end is published", func() bool {
@@ -134,6 +139,9 @@ func (a *api) fields(field string) (said []string, all bool) {
 	return said, all
 }
 
+// Promise P228 (pods): Which huge pages of the node a claim takes is published by the name that
+// the API server has for it, from 1.36 or from 1.37, and read back as it was written; a server
+// that is updated is noticed.
 func TestDevicesNameTheirPagesForTheServersVersion(t *testing.T) {
 	b := start(t, pool, "--node-allocatable", "--reconcile", "200ms")
 	b.ready()
@@ -209,6 +217,8 @@ func TestDevicesNameTheirPagesForTheServersVersion(t *testing.T) {
 	})
 }
 
+// Promise P219 (pods): A driver starts over anything that a crash left in its files, publishes
+// again what a kubelet wipes, and ends where the kubelet cannot find it.
 func TestDevicesThatAStartingKubeletWipesAreSoonBack(t *testing.T) {
 	b := start(t, pool)
 	b.ready()

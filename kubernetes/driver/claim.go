@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -89,9 +90,23 @@ type allotted struct {
 	owner string
 }
 
-// loanName is the same for every caller and every repetition: <scope>/<claim>.<index>.
+// mark of this driver's loans in their names. The daemon has loans of other agents, too.
+const mark = "k8s."
+
+// loanName is the same for every caller and every repetition: <scope>/k8s.<claim>.<index>. It has at most 118
+// characters, which is the daemon's bound.
 func loanName(scope string, uid types.UID, index int) string {
-	return fmt.Sprintf("%s/%s.%d", scope, uid, index)
+	return fmt.Sprintf("%s/%s%s.%d", scope, mark, uid, index)
+}
+
+// claimOf a loan by its name: the scope, the namespace and the claim's UID. Loans of other agents have none.
+func claimOf(name string) (scope, namespace string, uid types.UID, isOurs bool) {
+	scope, rest, _ := strings.Cut(name, "/")
+	namespace, tag, _ := strings.Cut(scope, "@")
+	claim, index, _ := strings.Cut(strings.TrimPrefix(rest, mark), ".")
+	_, err := strconv.Atoi(index)
+	isOurs = strings.HasPrefix(rest, mark) && namespace != "" && len(tag) == tagLength && err == nil && plain.MatchString(claim)
+	return scope, namespace, types.UID(claim), isOurs
 }
 
 // Scope of a namespace's loans: <namespace>@<tag of its UID>. The daemon counts quotas by the namespace's
@@ -99,8 +114,11 @@ func loanName(scope string, uid types.UID, index int) string {
 // fit. To meet an earlier tag, a tenant has to recreate a namespace of the same name 2^50 times.
 func Scope(namespace string, uid types.UID) string {
 	sum := sha256.Sum256([]byte(uid))
-	return namespace + "@" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:10]
+	return namespace + "@" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:tagLength]
 }
+
+// tagLength is the length of a scope's tag, at 5 bits a character.
+const tagLength = 10
 
 // place of a device in the container.
 type place struct{ path, variable string }
@@ -149,7 +167,7 @@ func allocation(claim *resourceapi.ResourceClaim) ([]allotted, error) {
 			return nil, fmt.Errorf("request %q wants %s bytes, which no node has", result.Request, capacity.String())
 		}
 		if !ok || capacity.Value() <= 0 {
-			return nil, fmt.Errorf("request %q says no capacity %q: write capacity.requests.%s", result.Request, Capacity, Capacity)
+			return nil, fmt.Errorf("request %q says no capacity %q: write capacity.requests.%s. If it is there, the API server dropped it: it needs Kubernetes 1.36, or the feature gate DRAConsumableCapacity", result.Request, Capacity, Capacity)
 		}
 		one.bytes = capacity.Value()
 		one.request, _, _ = strings.Cut(result.Request, "/")

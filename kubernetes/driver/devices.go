@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // most sizes of blocks of one node and page size have a device of their own. A pool that learns its
@@ -155,9 +155,12 @@ func devices(all []stock, isDown, isMapped bool) []resourceapi.Device {
 		if isMapped {
 			pages := resource.NewQuantity(one.page, resource.BinarySI)
 			name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + pages.String())
-			device.NodeAllocatableResourceMappings = map[corev1.ResourceName]resourceapi.NodeAllocatableResourceMapping{
-				name: {CapacityKey: ptr.To(resourceapi.QualifiedName(Capacity))},
+			one := resource.NewQuantity(1, resource.DecimalSI)
+			device.NodeAllocatableResources = map[corev1.ResourceName]resourceapi.NodeAllocatableResource{
+				name: {Mapping: &resourceapi.NodeAllocatableMapping{CapacityKey: ptr.To(resourceapi.QualifiedName(Capacity)), CapacityMultiplier: one}},
 			}
+			// A driver without the mapping cannot read the field of 1.36, and sees by this that there is one.
+			device.Attributes["mapped"] = resourceapi.DeviceAttribute{BoolValue: ptr.To(true)}
 		}
 		if isDown {
 			device.Taints = []resourceapi.DeviceTaint{{Key: Name + "/daemon-down", Effect: resourceapi.DeviceTaintEffectNoSchedule}}

@@ -4,9 +4,8 @@ package driver
 
 import (
 	"testing"
-	"time"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const mib = 1 << 20
@@ -47,6 +46,7 @@ func sum(all map[string]int64) (bytes int64) {
 	return bytes
 }
 
+// Promise P143.
 func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 	// 16 MiB of ready memory move from the daemon's stock to claims: nothing changes for the scheduler.
 	before := published(stocks([]agent.Supply{at(256*mib, blocks(8*mib, 8), blocks(32*mib, 1))}, nil, 0))
@@ -76,6 +76,7 @@ func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 }
 
 // What the scheduler allocates by the policy of a device is what one file can be.
+// Promise P217.
 func TestReadyPagesAreTakenByBlocksAndOthersByPages(t *testing.T) {
 	all := devices(stocks([]agent.Supply{at(256*mib, blocks(0, 0), blocks(8*mib, 8))}, nil, 0), true, false)
 	if len(all) != 2 {
@@ -138,12 +139,12 @@ func TestWhereTheClusterCountsClaimsADeviceSaysWhichPagesItTakes(t *testing.T) {
 	supply.PageBytes = 1 << 30
 	all := devices(stocks([]agent.Supply{supply}, nil, 0), false, true)
 	for _, device := range all {
-		mapping := device.NodeAllocatableResourceMappings["hugepages-1Gi"]
-		if len(device.NodeAllocatableResourceMappings) != 1 || mapping.CapacityKey == nil || *mapping.CapacityKey != Capacity {
-			t.Errorf("%+v", device.NodeAllocatableResourceMappings)
+		mapping := device.NodeAllocatableResources["hugepages-1Gi"].Mapping
+		if len(device.NodeAllocatableResources) != 1 || mapping == nil || *mapping.CapacityKey != Capacity || mapping.CapacityMultiplier.Value() != 1 {
+			t.Errorf("%+v", device.NodeAllocatableResources)
 		}
 	}
-	if len(all) != 2 || devices(stocks([]agent.Supply{supply}, nil, 0), false, false)[0].NodeAllocatableResourceMappings != nil {
+	if len(all) != 2 || devices(stocks([]agent.Supply{supply}, nil, 0), false, false)[0].NodeAllocatableResources != nil {
 		t.Errorf("%+v", all)
 	}
 }
@@ -163,54 +164,5 @@ func TestDevicesReadBackAndOthersAreNone(t *testing.T) {
 		if found, err := parseDevice(name); err == nil {
 			t.Errorf("%q is a device: %+v", name, found)
 		}
-	}
-}
-
-func TestSmallChangesWaitAndNoneComesTwiceInASecond(t *testing.T) {
-	var g gate
-	now := time.Unix(1000, 0)
-	look := func(after time.Duration, ready int64, isDown bool) bool {
-		now = now.Add(after)
-		all := stocks([]agent.Supply{at(1024*mib, agent.ReadyBlocks{BlockBytes: 2 * mib, ReadyBytes: ready})}, nil, 0)
-		opens := g.opens(all, isDown, now)
-		if opens {
-			g.note(all, isDown, now)
-		}
-		return opens
-	}
-	for _, step := range []struct {
-		what   string
-		after  time.Duration
-		ready  int64
-		isDown bool
-		opens  bool
-	}{
-		{"the first", 0, 512 * mib, false, true},
-		{"the same", 2 * time.Second, 512 * mib, false, false},
-		{"a small change", time.Second, 500 * mib, false, false},
-		{"it is back", time.Second, 512 * mib, false, false},
-		{"small again", time.Second, 500 * mib, false, false},
-		{"it lasts", 4 * time.Second, 498 * mib, false, false},
-		{"for 5 seconds", time.Second, 498 * mib, false, true},
-		{"a large change at once", 500 * time.Millisecond, 128 * mib, false, false},
-		{"a second later", 500 * time.Millisecond, 128 * mib, false, true},
-		{"all is gone", time.Second, 0, false, true},
-		{"the daemon is down", time.Second, 0, true, true},
-		{"and stays down", 10 * time.Second, 0, true, false},
-		{"and is back", time.Second, 0, false, true},
-	} {
-		if got := look(step.after, step.ready, step.isDown); got != step.opens {
-			t.Errorf("%s: %v", step.what, got)
-		}
-	}
-	// A supply that changes at every look, for a minute: a publication each 5 seconds.
-	writes := 0
-	for nth := range int64(60) {
-		if look(time.Second, 512*mib+nth%7*2*mib, false) {
-			writes++
-		}
-	}
-	if writes > 13 {
-		t.Errorf("%d publications in a minute", writes)
 	}
 }

@@ -13,17 +13,17 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const (
@@ -40,6 +40,15 @@ type Driver struct {
 	agent agent.Client
 	kube  kubernetes.Interface
 	files files
+	// The node's name, which is that of its pool of devices.
+	node string
+	// The kubelet's own list of the claims that its pods have.
+	kubelet Kubelet
+	status  *Statuses
+	metrics *Metrics
+	health  *Health
+	// The devices that were published last.
+	published atomic.Pointer[[]stock]
 	// How long a claim must have been gone before its loan is returned.
 	grace time.Duration
 	// What the daemon is asked for at a time, to lend and to end.
@@ -54,11 +63,33 @@ type Driver struct {
 	fatal   error
 }
 
+// Setup of a driver.
+type Setup struct {
+	// Node is its name.
+	Node  string
+	Agent agent.Client
+	Kube  kubernetes.Interface
+	// Records and CDI are directories.
+	Records, CDI string
+	// Grace is how long a claim must have been gone before its loan is returned.
+	Grace   time.Duration
+	Kubelet Kubelet
+	// Statuses of claims are written where this is one.
+	Statuses *Statuses
+	Metrics  *Metrics
+	Health   *Health
+}
+
 // New driver, with what an earlier one has left.
-func New(client agent.Client, kube kubernetes.Interface, recordsDir, cdiDir string, grace time.Duration) (*Driver, error) {
+func New(setup Setup) (*Driver, error) {
 	d := &Driver{
-		agent: client, kube: kube, files: files{recordsDir, cdiDir}, grace: grace, gone: map[types.UID]time.Time{},
+		agent: setup.Agent, kube: setup.Kube, files: files{setup.Records, setup.CDI}, node: setup.Node,
+		kubelet: setup.Kubelet, status: setup.Statuses, metrics: setup.Metrics, health: setup.Health,
+		grace: setup.Grace, gone: map[types.UID]time.Time{},
 		lending: newTurns(mostLending), ending: newTurns(mostEnding),
+	}
+	if d.metrics == nil {
+		d.metrics = NewMetrics()
 	}
 	if err := d.refresh(); err != nil {
 		return nil, err
@@ -95,7 +126,9 @@ func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
 	return forEach(claims, func(claim *resourceapi.ResourceClaim) (types.UID, kubeletplugin.PrepareResult) {
+		begun := time.Now()
 		devices, err := d.prepare(ctx, claim)
+		d.metrics.prepared(err, time.Since(begun))
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "prepare", "claim", klog.KObj(claim))
 		}
@@ -149,15 +182,17 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	var specs []cdiDevice
 	for nth, one := range all {
 		id := fmt.Sprintf("%s-%d", claim.UID, one.index)
-		specs = append(specs, device(id, where[nth], lent.loans[nth].Loan.Path, one.bytes))
+		specs = append(specs, device(id, where[nth], lent.loans[nth].Path, one.bytes))
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{one.result.Request}, PoolName: one.result.Pool, DeviceName: one.result.Device,
-			ShareID: one.result.ShareID, CDIDeviceIDs: []string{Name + "/memory=" + id},
+			ShareID: one.result.ShareID, CDIDeviceIDs: []string{cdiKind + "=" + id},
 		})
 	}
 	if err := write(d.files.spec(claim.UID), spec(specs)); err != nil {
 		return nil, errors.Join(err, d.giveUp(ctx, lent))
 	}
+	d.metrics.lent(lent.loans)
+	d.status.Tell(claim, where, all, lent.loans)
 	return devices, nil
 }
 
@@ -176,19 +211,33 @@ func (d *Driver) recordFor(ctx context.Context, claim *resourceapi.ResourceClaim
 			return record{}, err
 		}
 	}
+	kept := recordOf(claim, scope, all)
+	if isThere {
+		kept.Loans = earlier.names(claim.UID, all)
+	}
+	return kept, d.keep(kept)
+}
+
+// recordOf a claim with loans of that scope.
+func recordOf(claim *resourceapi.ResourceClaim, scope string, all []allotted) record {
 	kept := record{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Bytes: map[string]int64{}}
 	for _, one := range all {
 		kept.Bytes[one.result.Device] += one.bytes
 		kept.Loans = append(kept.Loans, loanName(scope, claim.UID, one.index))
 	}
-	if err := write(d.files.record(claim.UID), kept); err != nil {
-		return record{}, err
+	return kept
+}
+
+// keep a record, on disk and in mind. For the holder of the claim's lock.
+func (d *Driver) keep(kept record) error {
+	if err := write(d.files.record(kept.UID), kept); err != nil {
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.records[claim.UID] = kept
-	delete(d.gone, claim.UID)
-	return kept, nil
+	d.records[kept.UID] = kept
+	delete(d.gone, kept.UID)
+	return nil
 }
 
 // scopeOf a claim's loans: its namespace, as it is now. One that is deleted and made anew is another.
@@ -206,7 +255,10 @@ func (d *Driver) scopeOf(ctx context.Context, claim *resourceapi.ResourceClaim) 
 // UnprepareResourceClaims returns the loans of each claim. An unknown claim counts as done.
 func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	return forEach(claims, func(claim kubeletplugin.NamespacedObject) (types.UID, error) {
-		return claim.UID, d.unprepare(ctx, claim.Namespace, claim.UID, func() bool { return true })
+		begun := time.Now()
+		err := d.unprepare(ctx, claim.Namespace, claim.UID, func() bool { return true })
+		d.metrics.unprepared(err, time.Since(begun))
+		return claim.UID, err
 	}), nil
 }
 
@@ -246,56 +298,8 @@ func (d *Driver) unprepare(ctx context.Context, namespace string, uid types.UID,
 	return nil
 }
 
-// Reconcile returns loans of claims that have been gone for the time of grace: a driver was away
-// when the kubelet wanted to unprepare them, on a node with a kubelet that forgot.
-func (d *Driver) Reconcile(ctx context.Context) error {
-	d.mu.Lock()
-	err := d.refresh()
-	known := make([]record, 0, len(d.records))
-	for _, one := range d.records {
-		known = append(known, one)
-	}
-	d.mu.Unlock()
-	failed := err
-	for _, one := range known {
-		claim, err := d.kube.ResourceV1().ResourceClaims(one.Namespace).Get(ctx, one.Name, metav1.GetOptions{})
-		isThere := err == nil && claim.UID == one.UID
-		if err != nil && !apierrors.IsNotFound(err) {
-			failed = errors.Join(failed, err)
-			continue
-		}
-		failed = errors.Join(failed, d.apply(ctx, one, isThere))
-	}
-	return failed
-}
-
-func (d *Driver) apply(ctx context.Context, one record, isThere bool) error {
-	if !d.isDue(one.UID, isThere) {
-		return nil
-	}
-	klog.FromContext(ctx).Info("a claim is gone", "namespace", one.Namespace, "name", one.Name, "uid", one.UID)
-	ctx, cancel := context.WithTimeout(ctx, reconcileWithin)
-	defer cancel()
-	return d.unprepare(ctx, one.Namespace, one.UID, func() bool { return d.isDue(one.UID, false) })
-}
-
-// isDue tells whether a claim has been gone for the time of grace, and notes whether it is there.
-func (d *Driver) isDue(uid types.UID, isThere bool) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, still := d.records[uid]; !still || isThere {
-		delete(d.gone, uid)
-		return false
-	}
-	since, noted := d.gone[uid]
-	if !noted {
-		d.gone[uid] = time.Now()
-	}
-	return noted && time.Since(since) >= d.grace
-}
-
-// takenFrom is what claims have of each device, as the scheduler counts it.
-func (d *Driver) takenFrom() map[string]int64 {
+// taken is what claims have of each device, as the scheduler counts it, and how many claims that are.
+func (d *Driver) taken() (map[string]int64, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.refresh(); err != nil {
@@ -307,7 +311,7 @@ func (d *Driver) takenFrom() map[string]int64 {
 			taken[device] += bytes
 		}
 	}
-	return taken
+	return taken, len(d.records)
 }
 
 // HandleError is told by the helper what goes wrong beside the calls.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,9 +33,46 @@ func TestTheClaimsWordGoesOverTheClassesAndOnlyForItsRequests(t *testing.T) {
 }
 
 func TestALoansNameFitsHoweverLongANamespaceIs(t *testing.T) {
-	name := loanName(strings.Repeat("n", 63), "01234567-89ab-cdef-0123-456789abcdef", 31)
-	if len(name) > 110 {
-		t.Fatalf("%q has %d characters, and the daemon takes 110", name, len(name))
+	scope := Scope(strings.Repeat("n", 63), "0f3c0000-0000-4000-8000-000000000001")
+	const uid = "01234567-89ab-cdef-0123-456789abcdef"
+	name := loanName(scope, uid, 31)
+	if len(name) > 118 {
+		t.Fatalf("%q has %d characters, and the daemon takes 118", name, len(name))
+	}
+	if of, namespace, claim, isOurs := claimOf(name); !isOurs || of != scope || namespace != strings.Repeat("n", 63) || claim != uid {
+		t.Errorf("%q reads as of %q, %q, %q", name, of, namespace, claim)
+	}
+	for _, name := range []string{"", "other/1", "k8s.x.0", "team/k8s." + uid + ".0", "team@abc/k8s." + uid + ".0", "team@abcdefghij/" + uid + ".0",
+		"team@abcdefghij/k8s." + uid, "team@abcdefghij/k8s." + uid + ".x", "@abcdefghij/k8s." + uid + ".0", "team@abcdefghij/k8s..0"} {
+		if _, _, _, isOurs := claimOf(name); isOurs {
+			t.Errorf("%q is a loan of this driver", name)
+		}
+	}
+}
+
+func TestALoansNameStaysOverDriversThatNameOthers(t *testing.T) {
+	all := []allotted{{index: 0}, {index: 2}}
+	for _, before := range []record{
+		{Namespace: "team", Loans: []string{"team@abcdefghij/uid.0", "team@abcdefghij/uid.2"}},
+		{Namespace: "team", Loans: []string{"team@abcdefghij/k8s.uid.0", "team@abcdefghij/k8s.uid.2"}},
+	} {
+		if names := before.names("uid", all); !slices.Equal(names, before.Loans) {
+			t.Errorf("%v", names)
+		}
+	}
+	if names := (record{Namespace: "team"}).names("uid", all); !slices.Equal(names, []string{"team/uid.0", "team/uid.2"}) {
+		t.Errorf("%v", names)
+	}
+}
+
+func TestTheKubeletsDevicesSayWhoseTheyAre(t *testing.T) {
+	if uid, is := claimOfDevice("prezero.io/memory=01234567-89ab-cdef-0123-456789abcdef-12"); !is || uid != "01234567-89ab-cdef-0123-456789abcdef" {
+		t.Error(uid, is)
+	}
+	for _, name := range []string{"", "nvidia.com/gpu=0-0", "prezero.io/memory=", "prezero.io/memory=x", "prezero.io/memory=-1"} {
+		if uid, is := claimOfDevice(name); is {
+			t.Errorf("%q is of %q", name, uid)
+		}
 	}
 }
 
@@ -124,5 +162,30 @@ func TestHealthReportsTheDaemonsLastAnswer(t *testing.T) {
 	health.last.Store(&heard{time.Now().Add(-time.Minute), errors.New("no answer")})
 	if code, text := answer(); code != 503 || !strings.Contains(text, "no answer") {
 		t.Errorf("a minute after: %d %s", code, text)
+	}
+	health.Note(nil)
+	health.Lacks([]string{"DRAConsumableCapacity"})
+	if code, text := answer(); code != 503 || !strings.Contains(text, "DRAConsumableCapacity") {
+		t.Errorf("without consumable capacity: %d %s", code, text)
+	}
+}
+
+func TestADriverIsLiveWithoutItsDaemonAndNotWhenItIsStuck(t *testing.T) {
+	health := &Health{}
+	code := func() int {
+		recorder := httptest.NewRecorder()
+		health.Live(recorder, nil)
+		return recorder.Code
+	}
+	if code() != 200 {
+		t.Error("it is not live at its start")
+	}
+	health.Note(errors.New("it is dead"))
+	if code() != 200 {
+		t.Error("it dies with its daemon")
+	}
+	health.looked.Store(time.Now().Add(-2 * stuck).UnixNano())
+	if code() != 503 {
+		t.Error("it is live and does not look")
 	}
 }

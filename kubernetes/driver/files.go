@@ -35,6 +35,19 @@ func (r record) scope() string {
 	return scope
 }
 
+// names of the loans of a claim that an earlier call recorded: they stay what they are. Drivers of before
+// wrote no mark, and those before them no names.
+func (r record) names(uid types.UID, all []allotted) []string {
+	if len(r.Loans) == len(all) {
+		return r.Loans
+	}
+	var names []string
+	for _, one := range all {
+		names = append(names, fmt.Sprintf("%s/%s.%d", r.scope(), uid, one.index))
+	}
+	return names
+}
+
 // files of the driver: records of its own, and CDI specs for the container runtime.
 type files struct {
 	records, cdi string
@@ -173,6 +186,9 @@ func device(name string, in place, host string, bytes int64) cdiDevice {
 	}}
 }
 
+// cdiKind is that of the driver's CDI devices, each of which is named <claim>-<index>.
+const cdiKind = Name + "/memory"
+
 func spec(devices []cdiDevice) map[string]any {
-	return map[string]any{"cdiVersion": "0.6.0", "kind": Name + "/memory", "devices": devices}
+	return map[string]any{"cdiVersion": "0.6.0", "kind": cdiKind, "devices": devices}
 }

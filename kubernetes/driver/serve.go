@@ -19,14 +19,16 @@ const (
 	mostAsked = 8 << 10
 )
 
-// ServeHealth at an address that every pod may reach, until the server is closed: one call a connection.
-func ServeHealth(address string, health http.Handler) (server *http.Server, serve func() error, err error) {
+// Serve pages at an address that every pod may reach, until the server is closed: one call a connection.
+func Serve(address string, pages map[string]http.Handler) (server *http.Server, serve func() error, err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", health)
+	for path, page := range pages {
+		mux.Handle("GET "+path, page)
+	}
 	server = &http.Server{
 		Handler: mux, MaxHeaderBytes: mostAsked,
 		ReadHeaderTimeout: guestWithin, ReadTimeout: guestWithin, WriteTimeout: guestWithin, IdleTimeout: guestWithin,

@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A device can name the node's own resources that a claim takes. Kubernetes 1.37 has another field
-// for them (k8s.io/api v0.37, resource/v1 types.go: 13 is tombstoned, 14 replaces it), and an API
-// server drops unknown fields. The modules of this driver have the first of them. Where the server
-// has the second, slices are translated on their way out and on their way in. So the helper reads
-// what it has written, and sees the slices of an earlier driver.
+// A device can name the node's own resources that a claim takes. The field is alpha, and Kubernetes 1.37 has
+// another one for it than 1.36 (k8s.io/api v0.37, resource/v1 types.go: 13 is tombstoned, 14 replaces it). An
+// API server drops unknown fields. The modules of this driver have the second of them. Where the server has
+// the first, slices are translated on their way out and on their way in. So the helper reads what it has
+// written, and sees the slices of an earlier driver.
 const (
 	mappings  = "nodeAllocatableResourceMappings" // {RESOURCE: {capacityKey, allocationMultiplier}}
 	resources = "nodeAllocatableResources"        // {RESOURCE: {mapping: {capacityKey, capacityMultiplier}}}
@@ -40,7 +40,7 @@ func IsRenamed(server discovery.ServerVersionInterface) (bool, error) {
 	// Some providers have a plus behind it.
 	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
 	if err != nil || version.Major != "1" {
-		return false, fmt.Errorf("the API server's version is %s.%s, and 1.34 or later is needed", version.Major, version.Minor)
+		return false, fmt.Errorf("the API server's version is %s.%s, and 1.36 or later is needed", version.Major, version.Minor)
 	}
 	return minor >= renamed, nil
 }
@@ -53,8 +53,8 @@ type Shape struct {
 	known, isRenamed bool
 }
 
-// ShapeOf the API server of this configuration. Slices are translated where they must be. They
-// travel as JSON instead of protobuf, which numbers only the fields known to the modules.
+// ShapeOf the API server of this configuration, which is for slices alone. They are translated where they must
+// be, and travel as JSON: protobuf numbers only the fields known to the modules.
 func ShapeOf(config *rest.Config) (*Shape, error) {
 	server, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -111,14 +111,14 @@ func (t translator) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !isRenamed {
+	if isRenamed {
 		return t.next.RoundTrip(request)
 	}
 	if request.Body != nil && request.Body != http.NoBody {
 		if !isJSON(request.Header) {
 			return nil, fmt.Errorf("a slice as %q cannot be translated", request.Header.Get("Content-Type"))
 		}
-		text, err := io.ReadAll(&translated{from: request.Body, change: outward})
+		text, err := io.ReadAll(&translated{from: request.Body, change: toBefore})
 		request.Body.Close()
 		if err != nil {
 			return nil, fmt.Errorf("a slice that cannot be translated: %w", err)
@@ -131,7 +131,7 @@ func (t translator) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	response, err := t.next.RoundTrip(request)
 	if err == nil && isJSON(response.Header) {
-		response.Body = &translated{from: response.Body, change: inward}
+		response.Body = &translated{from: response.Body, change: toNow}
 		response.ContentLength = -1
 		response.Header.Del("Content-Length")
 	}
@@ -189,8 +189,8 @@ func eachDevice(value any, change func(map[string]any)) {
 	}
 }
 
-// outward makes the first field of a device the second.
-func outward(device map[string]any) {
+// toNow makes the first field of a device the second.
+func toNow(device map[string]any) {
 	all, is := device[mappings].(map[string]any)
 	if !is {
 		return
@@ -211,8 +211,8 @@ func outward(device map[string]any) {
 	device[resources] = made
 }
 
-// inward makes the second field of a device the first, as outward has had it.
-func inward(device map[string]any) {
+// toBefore makes the second field of a device the first, as toNow has had it.
+func toBefore(device map[string]any) {
 	all, is := device[resources].(map[string]any)
 	if !is {
 		return

@@ -33,14 +33,15 @@ func like(t *testing.T, text string) string {
 	}
 }
 
-// now is a server that has the second field.
-var now = &Shape{known: true, isRenamed: true}
+// before is a server that has the first field.
+var before = &Shape{known: true}
 
 type server func(*http.Request) *http.Response
 
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) { return s(r), nil }
 
-func TestSlicesAreTranslatedForServersWithTheRenamedMapping(t *testing.T) {
+// Promise P228.
+func TestSlicesAreTranslatedForServersWithTheFirstMapping(t *testing.T) {
 	slice := func(field string) string {
 		return `{"kind":"ResourceSlice","spec":{"devices":[{"name":"a",` + field + `},{"name":"b","capacity":{"n":9007199254740993}}]}}`
 	}
@@ -54,20 +55,20 @@ func TestSlicesAreTranslatedForServersWithTheRenamedMapping(t *testing.T) {
 		"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/here": {slice},
 	} {
 		for _, kind := range kinds {
-			out, back := kind(ofNow), kind(ofBefore)
+			out, back := kind(ofBefore), kind(ofNow)
 			if !strings.Contains(path, "resourceslices") {
-				out, back = kind(ofBefore), kind(ofNow)
+				out, back = kind(ofNow), kind(ofBefore)
 			}
 			got := ""
-			through := now.wrap(server(func(r *http.Request) *http.Response {
+			through := before.wrap(server(func(r *http.Request) *http.Response {
 				text, _ := io.ReadAll(r.Body)
 				if int64(len(text)) != r.ContentLength {
 					t.Errorf("%s: %d bytes, and %d are said", path, len(text), r.ContentLength)
 				}
 				got = string(text)
-				return &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(kind(ofNow)))}
+				return &http.Response{Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(kind(ofBefore)))}
 			}))
-			request, _ := http.NewRequest("PUT", "http://server"+path, strings.NewReader(kind(ofBefore)))
+			request, _ := http.NewRequest("PUT", "http://server"+path, strings.NewReader(kind(ofNow)))
 			request.Header.Set("Content-Type", "application/json")
 			response, err := through.RoundTrip(request)
 			if err != nil {
@@ -82,7 +83,7 @@ func TestSlicesAreTranslatedForServersWithTheRenamedMapping(t *testing.T) {
 }
 
 func TestASliceThatCannotBeTranslatedIsNotSent(t *testing.T) {
-	through := now.wrap(server(func(r *http.Request) *http.Response { t.Fatal("it was sent"); return nil }))
+	through := before.wrap(server(func(r *http.Request) *http.Response { t.Fatal("it was sent"); return nil }))
 	for kind, body := range map[string]string{"application/vnd.kubernetes.protobuf": "k8s\x00", "application/json": `{"spec":`} {
 		request, _ := http.NewRequest("POST", "http://server/apis/resource.k8s.io/v1/resourceslices", strings.NewReader(body))
 		request.Header.Set("Content-Type", kind)
@@ -92,7 +93,7 @@ func TestASliceThatCannotBeTranslatedIsNotSent(t *testing.T) {
 	}
 }
 
-func TestServerWithTheFirstFieldGetsSlicesAndSilentServerNone(t *testing.T) {
+func TestServerWithTheSecondFieldGetsSlicesAndSilentServerNone(t *testing.T) {
 	request := func() *http.Request {
 		made, _ := http.NewRequest("POST", "http://server/apis/resource.k8s.io/v1/resourceslices", strings.NewReader("as it is"))
 		return made
@@ -107,7 +108,7 @@ func TestServerWithTheFirstFieldGetsSlicesAndSilentServerNone(t *testing.T) {
 	if _, err := shape.wrap(to).RoundTrip(request()); err == nil || got != "" {
 		t.Fatalf("%q was sent: %v", got, err)
 	}
-	shape.server = versioned("1.36")
+	shape.server = versioned("1.37")
 	if _, err := shape.wrap(to).RoundTrip(request()); err != nil || got != "as it is" {
 		t.Fatalf("%q was sent: %v", got, err)
 	}
@@ -120,6 +121,7 @@ func (v versioned) ServerVersion() (*version.Info, error) {
 	return &version.Info{Major: major, Minor: minor}, nil
 }
 
+// Promise P228.
 func TestAServersVersionSaysWhichFieldItHas(t *testing.T) {
 	for text, want := range map[versioned]bool{"1.34": false, "1.36": false, "1.36+": false, "1.37": true, "1.37+": true, "1.40": true} {
 		if is, err := IsRenamed(text); err != nil || is != want {

@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
 
@@ -30,12 +29,13 @@ type Slices struct {
 	ctx        context.Context
 	kube       kubernetes.Interface
 	node       string
+	note       func(ctx context.Context, err error, msg string)
 	controller *resourceslice.Controller
 }
 
-// NewSlices of that node, until the context ends.
-func NewSlices(ctx context.Context, kube kubernetes.Interface, node string) *Slices {
-	return &Slices{ctx: ctx, kube: kube, node: node}
+// NewSlices of that node, until the context ends. What goes wrong is noted by that function.
+func NewSlices(ctx context.Context, kube kubernetes.Interface, node string, note func(context.Context, error, string)) *Slices {
+	return &Slices{ctx: ctx, kube: kube, node: node, note: note}
 }
 
 // PublishResources says what the node has from now on.
@@ -50,9 +50,7 @@ func (s *Slices) PublishResources(_ context.Context, resources resourceslice.Dri
 		DriverName: Name, KubeClient: s.kube, Resources: &resources, Queue: queue,
 		Owner:            &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: s.node},
 		MutationCacheTTL: ptr.To(believed), SyncDelay: ptr.To(settled),
-		ErrorHandler: func(ctx context.Context, err error, msg string) {
-			klog.FromContext(ctx).Error(err, msg)
-		},
+		ErrorHandler: s.note,
 	})
 	if err != nil {
 		return err

@@ -8,14 +8,18 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 )
 
 // Sockets by which the kubelet finds the driver, as the plugin helper names them.
 func Sockets(registry, data, podUID string) []string {
-	if podUID != "" {
-		podUID = "-" + podUID
+	if podUID == "" {
+		return []string{filepath.Join(registry, Name+"-reg.sock"), filepath.Join(data, "dra.sock")}
 	}
-	return []string{filepath.Join(registry, Name+podUID+"-reg.sock"), filepath.Join(data, "dra"+podUID+".sock")}
+	file := kubeletplugin.RollingUpdateRegistrarSocketFile(registry, Name, types.UID(podUID))
+	return []string{filepath.Join(registry, file), filepath.Join(data, "dra-"+podUID+".sock")}
 }
 
 // Guard returns when one of the sockets is gone, or the context ends. A driver without its sockets

@@ -17,6 +17,7 @@ mod image;
 mod kernel;
 mod package;
 mod perf;
+mod release;
 mod say;
 mod soak;
 mod stock;
@@ -46,7 +47,7 @@ enum Verb {
     /// Compile prezero.ko for one of Debian's own kernels and print its path.
     Module(stock::ModuleArgs),
     /// Write the image of the driver for Kubernetes, an archive, and print its path.
-    Image,
+    Image(image::Args),
     /// Link libprezero.so, the C library.
     Capi(capi::Args),
     /// Build the Debian package, and test it on a machine of its own.
@@ -56,6 +57,10 @@ enum Verb {
     Man,
     /// Hold a report of `prezero bench --json` against tests/perf.toml.
     Perf(perf::Args),
+    /// Build everything that a release publishes, twice, compare both, and tag the commit.
+    Release(release::Args),
+    /// Build what a release publishes, once, in this checkout.
+    Artifacts(release::ArtifactsArgs),
     /// Let everything happen to a daemon for hours, and see that nothing is lost and nothing grows.
     Soak(soak::Args),
     /// Run tests in virtual machines.
@@ -69,7 +74,7 @@ fn main() -> ExitCode {
         Verb::Cluster(args) => cluster::run(&args),
         Verb::ClusterInside(args) => cluster::run_inside(&args),
         Verb::Module(args) => stock::run(&args),
-        Verb::Image => image::run(),
+        Verb::Image(args) => image::run(&args),
         Verb::Capi(args) => capi::run(&args),
         Verb::Package(verb) => package::run(&verb),
         Verb::Man => package::documents().map(|to| {
@@ -77,6 +82,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Verb::Perf(args) => perf::run(&args),
+        Verb::Release(args) => release::run(&args),
+        Verb::Artifacts(args) => release::build(&args),
         Verb::Soak(args) => soak::run(&args),
         Verb::Vm(verb) => vm::run(verb),
     };

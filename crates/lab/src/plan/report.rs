@@ -4,10 +4,10 @@
 use std::error::Error;
 use std::io::{self, Write};
 
-use ::plan::{Ask, Fleet, Outcome, seconds};
+use ::plan::{Ask, Fleet, Outcome, PeakDemand, seconds};
 use cli::output::Record;
 use serde::Serialize;
-use units::Bytes;
+use units::{Bytes, PageSize};
 
 use crate::figure::{Chart, Part, Row, Shape, quantile, short};
 use crate::page::{self, escape, section};
@@ -23,7 +23,8 @@ pub(super) struct Cell {
     refused: usize,
     /// The share of lent bytes that were ready.
     hit_rate: f64,
-    /// What a loan's start takes longer than with all of it ready.
+    /// What a loan's start takes longer than with all of it ready: null in JSON for a loan that
+    /// found no room.
     added_p50_seconds: f64,
     added_p95_seconds: f64,
     added_p99_seconds: f64,
@@ -36,9 +37,12 @@ pub(super) struct Cell {
 
 impl Cell {
     pub(super) fn new(fleet: &Fleet, outcome: Outcome) -> Self {
+        // A loan without room waits for ever.
+        let without_room = std::iter::repeat_n(f64::INFINITY, outcome.refused);
+        let starts: Vec<_> = outcome.added.iter().copied().chain(without_room).collect();
         let added = |part| {
-            let at = quantile(&outcome.added, part);
-            if at.is_finite() { at } else { 0.0 }
+            let at = quantile(&starts, part);
+            if at.is_nan() { 0.0 } else { at }
         };
         let unbacked = Bytes(outcome.bytes - outcome.ready_bytes);
         Self {
@@ -67,12 +71,32 @@ impl Cell {
         )
     }
 
+    /// The tables of prezero.toml.
+    fn config(&self, page: PageSize, block: Option<Bytes>) -> String {
+        let (low, high) = (Bytes(self.ready_low_bytes), Bytes(self.ready_high_bytes));
+        let blocks = match block {
+            // Learnt from the loans.
+            None => format!("ready = \"{high}\"\n"),
+            Some(block) => format!(
+                "pages_per_block = {}\nready_low = \"{low}\"\nready_high = \"{high}\"\n",
+                block.0.div_ceil(page.bytes()).max(1)
+            ),
+        };
+        format!(
+            "[workers]\nmax = {}\n\n# Once for each node: node = 0, 1, ...\n[[pool]]\nnode = 0\n\
+             page_size = \"{page}\"\n{blocks}",
+            self.workers
+        )
+    }
+
     fn comes_to(&self) -> String {
         let mut text = format!("{} % of lent bytes are ready then", short(self.hit_rate * 100.0));
         if self.refused > 0 {
             text += &format!(", {} of {} loans find no room", self.refused, self.loans);
         }
-        if self.added_p95_seconds < 0.001 {
+        if self.added_p95_seconds.is_infinite() {
+            text += ", and 1 start in 20 or more never comes";
+        } else if self.added_p95_seconds < 0.001 {
             text += ", and 19 of 20 starts wait for nothing";
         } else {
             let added = short(self.added_p95_seconds);
@@ -97,13 +121,28 @@ pub(super) struct PlanReport {
     want: u8,
     runs: Vec<Cell>,
     advice: String,
+    /// The recommended setting as prezero.toml has it.
+    config: Option<String>,
 }
 
 impl PlanReport {
-    pub(super) fn new(asks: &[Ask], nodes: usize, node: Bytes, want: u8, runs: Vec<Cell>) -> Self {
+    pub(super) fn new(
+        asks: &[Ask],
+        nodes: usize,
+        node: Bytes,
+        want: u8,
+        (page, block): (PageSize, Option<Bytes>),
+        runs: Vec<Cell>,
+    ) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let advice = advice(&runs, want);
+        let small = too_small(asks, nodes, node, &runs);
+        // A fleet that is too small has no setting to write down.
+        let config = match small {
+            Some(_) => None,
+            None => chosen(&runs, want).map(|(run, _)| run.config(page, block)),
+        };
+        let advice = small.unwrap_or_else(|| advice(&runs, want));
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
@@ -114,6 +153,7 @@ impl PlanReport {
             want,
             runs,
             advice,
+            config,
         }
     }
 
@@ -200,28 +240,58 @@ impl Record for PlanReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
         self.part().human(out)?;
-        writeln!(out, "\n{}", self.advice)
+        writeln!(out, "\n{}", self.advice)?;
+        match &self.config {
+            Some(config) => write!(out, "\nin prezero.toml:\n\n{config}"),
+            None => Ok(()),
+        }
     }
+}
+
+/// Loans without room at which no setting of a pool is worth a recommendation, in percent.
+const MAX_REFUSED_PERCENT: usize = 1;
+
+/// Says so where the machines are too small or too few for the trace, however their pools are set.
+fn too_small(asks: &[Ask], nodes: usize, node: Bytes, runs: &[Cell]) -> Option<String> {
+    let least = runs.iter().min_by_key(|run| run.refused)?;
+    if least.refused * 100 <= least.loans * MAX_REFUSED_PERCENT {
+        return None;
+    }
+    let peak = PeakDemand::of(asks, node);
+    let all = Bytes(node.0.saturating_mul(nodes as u64));
+    let needed = match peak.nodes {
+        Some(needed) => format!("all of them fit on {needed} nodes of {node}"),
+        None => format!("a loan is larger than a node of {node}"),
+    };
+    Some(format!(
+        "the machines are too small or too few for these loans: {} are lent at once, {nodes} nodes \
+         have {all}, and {} of {} loans find no room, however much is kept ready; {needed}",
+        peak.bytes, least.refused, least.loans
+    ))
 }
 
 /// The smallest setting that reaches the wanted share; of equals the one that refuses least.
 fn advice(runs: &[Cell], want: u8) -> String {
+    match chosen(runs, want) {
+        Some((run, true)) => format!("{}: {}", run.settings(), run.comes_to()),
+        Some((best, false)) => format!(
+            "nothing that was tried makes {want} % ready; the best is to {}: {}",
+            best.settings(),
+            best.comes_to()
+        ),
+        None => "nothing was run".to_owned(),
+    }
+}
+
+/// That run, or the one with most ready if none reaches the share, and whether it does.
+fn chosen(runs: &[Cell], want: u8) -> Option<(&Cell, bool)> {
     let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
     let least = enough.min_by(|a, b| {
         let by_cost = (a.ready_high_bytes, a.workers).cmp(&(b.ready_high_bytes, b.workers));
         by_cost.then(a.refused.cmp(&b.refused)).then(b.hit_rate.total_cmp(&a.hit_rate))
     });
-    if let Some(run) = least {
-        return format!("{}: {}", run.settings(), run.comes_to());
-    }
-    let Some(best) = runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate)) else {
-        return "nothing was run".to_owned();
-    };
-    format!(
-        "nothing that was tried makes {want} % ready; the best is to {}: {}",
-        best.settings(),
-        best.comes_to()
-    )
+    let most = || runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate));
+    least.map(|run| (run, true)).or_else(|| Some((most()?, false)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
@@ -267,11 +337,60 @@ mod tests {
         assert!(text.contains("keep 128G ready"), "{text}");
     }
 
+    const SHAPE: (PageSize, Option<Bytes>) = (PageSize::GIB_1, Some(Bytes(8 << 30)));
+
+    #[test]
+    fn plan_ends_with_a_configuration_to_paste() {
+        let runs = vec![cell(32, "packed", 0.45), cell(64, "packed", 0.99)];
+        let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
+        let report = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, SHAPE, runs);
+        let mut out = Vec::new();
+        report.human(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let (_, config) = text.split_once("in prezero.toml:\n\n").unwrap();
+        let config = book::config::Config::from_toml(config).unwrap();
+        assert_eq!((config.workers.max, config.pools.len()), (1, 1));
+        assert!(text.ends_with("ready_low = \"32G\"\nready_high = \"64G\"\n"), "{text}");
+    }
+
+    #[test]
+    fn fleet_that_is_too_small_gets_no_recommendation() {
+        let asks: Vec<_> = (0..100)
+            .map(|at| Ask {
+                arrival: f64::from(at) * 60.0,
+                bytes: Bytes(48 << 30),
+                lifetime: f64::INFINITY,
+                node: None,
+            })
+            .collect();
+        let full = Cell {
+            loans: 100,
+            refused: 96,
+            added_p95_seconds: f64::INFINITY,
+            ..cell(64, "packed", 1.0)
+        };
+        let report = PlanReport::new(&asks, 4, Bytes(64 << 30), 95, SHAPE, vec![full.clone()]);
+        for part in [
+            "too small or too few",
+            "4.6T are lent at once",
+            "have 256G",
+            "96 of 100",
+            "fit on 100 nodes of 64G",
+        ] {
+            assert!(report.advice.contains(part), "{part}: {}", report.advice);
+        }
+        assert!(!report.advice.contains("keep"), "{}", report.advice);
+        assert!(full.comes_to().contains("never comes"), "{}", full.comes_to());
+        let one = Cell { loans: 100, refused: 1, ..cell(64, "packed", 1.0) };
+        let report = PlanReport::new(&asks, 4, Bytes(64 << 30), 95, SHAPE, vec![one]);
+        assert!(report.advice.starts_with("keep 64G"), "{}", report.advice);
+    }
+
     #[test]
     fn the_page_has_the_advice_and_both_charts() {
         let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
         let runs = vec![cell(32, "packed", 0.45), cell(64, "packed", 0.99)];
-        let html = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, runs).html().unwrap();
+        let html = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, SHAPE, runs).html().unwrap();
         assert!(html.contains("<strong>keep 64G ready"), "{html}");
         assert_eq!(html.matches("<svg").count(), 2);
     }

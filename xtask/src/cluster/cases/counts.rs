@@ -92,7 +92,13 @@ pub(super) fn placeholder(bed: &mut Bed) -> Result<String> {
     let claimed = bed.run("default", "claims", 64, ["use", "1"]);
     bed.install(&[])?;
     wait_for("the placeholder is gone", || {
-        let pods = bed.kubectl.list(&["pods", "-n", "prezero", "-l", "app=prezero-placeholder"])?;
+        let pods = bed.kubectl.list(&[
+            "pods",
+            "-n",
+            "prezero",
+            "-l",
+            "app.kubernetes.io/component=prezero-placeholder",
+        ])?;
         Ok(pods.is_empty().then_some(()))
     })?;
     claimed?;

@@ -100,7 +100,13 @@ pub(super) fn update(bed: &mut Bed) -> Result<String> {
     let pod = bed.run("default", "stays", 64, ["use", "5"])?;
     let loan = bed.loan()?;
     let name = |bed: &Bed| -> Result<Vec<String>> {
-        let pods = bed.kubectl.list(&["pods", "-n", "prezero", "-l", "app=prezero-dra"])?;
+        let pods = bed.kubectl.list(&[
+            "pods",
+            "-n",
+            "prezero",
+            "-l",
+            "app.kubernetes.io/component=driver",
+        ])?;
         Ok(pods.iter().map(|pod| pod["metadata"]["name"].to_string()).collect())
     };
     let before = name(bed)?;

@@ -36,7 +36,8 @@ pub(super) fn registered(bed: &mut Bed) -> Result<String> {
     ]);
     ensure!(names == wanted, "the devices are {names:?}");
     // No token, no shell, no capability: as the chart says.
-    let pods = bed.kubectl.list(&["pods", "-n", "prezero", "-l", "app=prezero-dra"])?;
+    let pods =
+        bed.kubectl.list(&["pods", "-n", "prezero", "-l", "app.kubernetes.io/component=driver"])?;
     ensure!(pods.len() == 1, "{} pods of the driver on one node", pods.len());
     Ok(text(&pods[0]["spec"]["containers"][0]["image"]).to_owned())
 }
