@@ -132,9 +132,10 @@ test-kubernetes:
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
+	gofmt -l kubernetes/test | (! grep .)
 
-# The same under a real Kubernetes of one node, in namespaces of this machine: docs/guides/kubernetes.md has
-# the tests. Builds it from its modules at first, 10 minutes on 2 cores.
+# The same under a real Kubernetes of one node and of two, in namespaces of this machine:
+# docs/evidence/kubernetes.md has the tests. Builds it from its modules at first, 14 minutes of one core.
 test-cluster:
 	$(CARGO) xtask cluster
 

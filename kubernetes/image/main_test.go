@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-func TestTheBillNamesEveryModuleAndTheImageTheProgramsArchitecture(t *testing.T) {
+func TestBillAndArchitectureAreThoseOfTheProgram(t *testing.T) {
 	dir := t.TempDir()
 	// This test is a Go program with modules.
 	self, err := os.Executable()

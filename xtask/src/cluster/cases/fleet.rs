@@ -56,8 +56,9 @@ fn run(bed: &Bed, only: &str) -> Result<String> {
     let said = fs::read_to_string(&log)?;
     let ends: Vec<_> = said
         .lines()
-        .map(str::trim_start)
+        // The tests themselves, without their steps.
         .filter(|line| line.starts_with("--- ") || line.contains("FIGURE"))
+        .map(str::trim_start)
         .collect();
     let ends = ends.join("; ");
     ensure!(status.success(), "{ends}; see {}", log.display());
