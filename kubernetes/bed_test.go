@@ -32,8 +32,8 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"prezero-dra/agent"
 	"prezero-dra/driver"
+	"prezero/agent"
 )
 
 const (

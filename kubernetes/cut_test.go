@@ -70,6 +70,7 @@ func (b *bed) healthz() (int, string) {
 	return reply.StatusCode, string(text)
 }
 
+// Promise P141.
 func TestAPrepareThatIsCutOffLeavesNoLoan(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()
@@ -115,6 +116,9 @@ func TestAPrepareThatIsCutOffLeavesNoLoan(t *testing.T) {
 	b.eventually("its memory is free", func() bool { return used() < before+(64<<20) })
 }
 
+// Promise P274 (pods): A claim that waits delays no other claim of the node and not `/healthz`;
+// all devices of a claim have one deadline, within the kubelet's own; calls for one claim follow
+// each other.
 func TestAClaimThatWaitsHoldsUpNoOtherNorHealth(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()
@@ -173,6 +177,8 @@ func TestAClaimThatWaitsHoldsUpNoOtherNorHealth(t *testing.T) {
 	must(t, b.unprepare(second))
 }
 
+// Promise P275 (pods): Connections to `/healthz`, however many, cost the driver no memory and the
+// kubelet's probe no answer.
 func TestConnectionsToHealthzCostNoMemoryAndDelayNoProbe(t *testing.T) {
 	const crowd = 12_000
 	var limit syscall.Rlimit
@@ -221,6 +227,8 @@ func TestConnectionsToHealthzCostNoMemoryAndDelayNoProbe(t *testing.T) {
 	}
 }
 
+// Promise P276 (pods): A namespace that is deleted and made anew is another scope of the same
+// quota; prepared claims stay as they were.
 func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 	b := startPlain(t, strings.Replace(plainPool, "[agent]\n", "[agent]\nquota_of = { team = \"12K\" }\n", 1))
 	b.ready()
@@ -266,6 +274,7 @@ func TestANamespaceMadeAnewIsAnotherScopeOfTheSameQuota(t *testing.T) {
 }
 
 // Calls for one claim wait for each other, those for others do not.
+// Promise P274.
 func TestCallsForOneClaimAtATimeAreOneAfterTheOther(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()

@@ -59,6 +59,8 @@ func find[T any](t *testing.T, all []runtime.Object) T {
 	panic("unreachable")
 }
 
+// Promise P144 (pods): The driver's pod has no privilege beyond uid 0 without capabilities, and no
+// right in the cluster that it does not use.
 func TestTheManifestsAreWhatTheDriverNeedsAndNoMore(t *testing.T) {
 	all := objects(t, "deploy/prezero.yaml")
 	set := find[*appsv1.DaemonSet](t, all)

@@ -48,6 +48,9 @@ func (b *bed) holdsNothing(what string) {
 	}
 }
 
+// Promise P218 (pods): A bad claim is refused with a reason, and no other loan is touched; a disk
+// that is full or read-only refuses it, too.
+// Promise P220.
 func TestBadClaimIsRefusedWithAReasonAndOthersAreUntouched(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
@@ -158,6 +161,7 @@ func TestBadClaimIsRefusedWithAReasonAndOthersAreUntouched(t *testing.T) {
 	})
 }
 
+// Promise P218.
 func TestAFullOrReadOnlyDiskRefusesAClaimThatThenHoldsNothing(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
@@ -207,6 +211,7 @@ func TestAFullOrReadOnlyDiskRefusesAClaimThatThenHoldsNothing(t *testing.T) {
 	b.holdsNothing("in the end")
 }
 
+// Promise P219.
 func TestRemainsOfACrashDoNotStopTheDriver(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
@@ -244,6 +249,7 @@ func TestRemainsOfACrashDoNotStopTheDriver(t *testing.T) {
 	}
 }
 
+// Promise P219.
 func TestDriverWithoutItsSocketsEnds(t *testing.T) {
 	b := start(t, pool)
 	for _, gone := range []string{"kubelet/plugins_registry", "kubelet/plugins/prezero.io/dra.sock"} {

@@ -25,8 +25,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
 	"prezero-dra/driver"
+	"prezero/agent"
 )
 
 // flags of the command line.

@@ -70,6 +70,8 @@ func (b *bed) ready() {
 	b.eventually("the daemon answers", func() bool { _, err := b.agent().Supply(context.Background()); return err == nil })
 }
 
+// Promise P140 (pods): A claim is a file of zeros with every page, of the user that it names,
+// until it is unprepared; prepared again it is the same.
 func TestAClaimIsAFileOfZerosUntilItIsUnprepared(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
@@ -114,6 +116,9 @@ func TestAClaimIsAFileOfZerosUntilItIsUnprepared(t *testing.T) {
 	must(t, b.unprepare(two))
 }
 
+// Promise P142 (pods): What a claim cannot have is refused by a reason and holds nothing
+// meanwhile; a claim that is gone without a word gives its loans back, and loans of other agents
+// are left alone.
 func TestImpossibleClaimIsRefusedWithAReasonAndHoldsNothing(t *testing.T) {
 	b := start(t, pool+"[agent]\nquota_of = { small = \"4M\" }\n")
 	b.ready()
@@ -141,6 +146,7 @@ func TestImpossibleClaimIsRefusedWithAReasonAndHoldsNothing(t *testing.T) {
 	}
 }
 
+// Promise P142.
 func TestLoanWithoutItsClaimIsReturnedAndOthersAreNot(t *testing.T) {
 	b := start(t, pool, "--grace", "300ms", "--reconcile", "100ms")
 	b.ready()
@@ -176,6 +182,7 @@ func TestLoanWithoutItsClaimIsReturnedAndOthersAreNot(t *testing.T) {
 	must(t, exec.Command(b.binary, "return", "other/1", "--socket", b.path("socket")).Run())
 }
 
+// Promise P143.
 func TestReadyPagesArePublishedAndAMissingDaemonIsTainted(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
@@ -240,6 +247,9 @@ func TestReadyPagesArePublishedAndAMissingDaemonIsTainted(t *testing.T) {
 }
 
 // The driver and the daemon are killed between and inside of calls, and the kubelet asks again.
+// Promise P141 (pods): However driver and daemon are killed between and inside of calls, every
+// answer to the kubelet holds, and in the end no page is lost and no name, spec or record is left.
+// The same holds where the kubelet gives up a call while the daemon makes its loan.
 func TestDriverAndDaemonKilledAtAnyInstantLoseNoPageOrName(t *testing.T) {
 	seed := time.Now().UnixNano()
 	if text := os.Getenv("PREZERO_TEST_SEED"); text != "" {

@@ -12,6 +12,10 @@ import (
 
 // What a claim of a person leaves is found by the next one of its owner, each file where it was, and by no
 // other namespace, user or owner.
+// Promise P220 (pods): The next claim of a namespace finds what a claim left for its owner, each
+// file where it was. Another namespace, or a later one of the same name, does not. A claim that
+// ends with its pod, as those of templates do, has no owner.
+// Promise P276.
 func TestOwnersContentIsFoundByItsNextClaimInItsNamespaceOnly(t *testing.T) {
 	b := start(t, pool)
 	b.ready()
@@ -69,6 +73,7 @@ func TestOwnersContentIsFoundByItsNextClaimInItsNamespaceOnly(t *testing.T) {
 }
 
 // Kept content holds memory of its namespace and counts there. Content that no pod had is dropped.
+// Promise P222 (pods): Kept content counts in its namespace; a refused claim adds nothing to it.
 func TestKeptContentCountsInItsNamespaceAndUnusedLoansAreNotKept(t *testing.T) {
 	b := start(t, pool+"[agent]\nquota_of = { team-a = \"4M\" }\n")
 	b.ready()

@@ -13,7 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // ready bytes that the driver was told of when a claim's loan was made.
@@ -35,6 +35,8 @@ func (b *bed) lentReady(claim *resourceapi.ResourceClaim) (ready int64) {
 }
 
 // What the scheduler may promise by the policies of the devices, claims find.
+// Promise P217 (pods): What the scheduler may give away as ready a claim finds ready, all of it in
+// its one file.
 func TestPublishedReadyPagesAreReadyInTheClaimsFile(t *testing.T) {
 	b := start(t, pool+"[[pool]]\npage_size = \"2M\"\npages_per_block = 4\nready_low = 2\nready_high = 4\n")
 	b.ready()
@@ -78,6 +80,7 @@ func TestPublishedReadyPagesAreReadyInTheClaimsFile(t *testing.T) {
 }
 
 // A daemon with blocks that come and go as fast as they can.
+// Promise P143.
 func TestAStormOfChangesIsAFewWritesAndItsEndIsPublished(t *testing.T) {
 	const long = 30 * time.Second
 	// A twentieth of the driver's own interval, for a twentieth of its minutes.
@@ -136,6 +139,9 @@ func (a *api) fields(field string) (said []string, all bool) {
 	return said, all
 }
 
+// Promise P228 (pods): Which huge pages of the node a claim takes is published by the name that
+// the API server has for it, from 1.36 or from 1.37, and read back as it was written; a server
+// that is updated is noticed.
 func TestDevicesNameTheirPagesForTheServersVersion(t *testing.T) {
 	b := start(t, pool, "--node-allocatable", "--reconcile", "200ms")
 	b.ready()
@@ -211,6 +217,8 @@ func TestDevicesNameTheirPagesForTheServersVersion(t *testing.T) {
 	})
 }
 
+// Promise P219 (pods): A driver starts over anything that a crash left in its files, publishes
+// again what a kubelet wipes, and ends where the kubelet cannot find it.
 func TestDevicesThatAStartingKubeletWipesAreSoonBack(t *testing.T) {
 	b := start(t, pool)
 	b.ready()

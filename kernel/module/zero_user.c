@@ -14,13 +14,28 @@ void prezero_skip_zero_user(struct folio *folio, unsigned long addr_hint)
 {
 }
 
+/*
+ * One branch for 64 bytes: memchr_inv() takes two for each 8. KASAN does not check it
+ * either, for the same reason.
+ */
+static __no_sanitize_address bool
+prezero_page_is_zero(const unsigned long *word)
+{
+	const unsigned long *end = word + PAGE_SIZE / sizeof(*word);
+	unsigned long any = 0;
+
+	for (; word < end; word += 8)
+		any |= word[0] | word[1] | word[2] | word[3] | word[4] |
+		       word[5] | word[6] | word[7];
+	return !any;
+}
+
 static bool prezero_is_zero(struct folio *folio)
 {
 	long i;
 
 	for (i = 0; i < folio_nr_pages(folio); i++) {
-		if (memchr_inv(page_address(folio_page(folio, i)), 0,
-			       PAGE_SIZE))
+		if (!prezero_page_is_zero(page_address(folio_page(folio, i))))
 			return false;
 		cond_resched();
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // most sizes of blocks of one node and page size have a device of their own. A pool that learns its

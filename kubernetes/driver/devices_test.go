@@ -5,7 +5,7 @@ package driver
 import (
 	"testing"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const mib = 1 << 20
@@ -46,6 +46,7 @@ func sum(all map[string]int64) (bytes int64) {
 	return bytes
 }
 
+// Promise P143.
 func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 	// 16 MiB of ready memory move from the daemon's stock to claims: nothing changes for the scheduler.
 	before := published(stocks([]agent.Supply{at(256*mib, blocks(8*mib, 8), blocks(32*mib, 1))}, nil, 0))
@@ -75,6 +76,7 @@ func TestTheSumOfAllDevicesIsTheSameBeforeAndAfterALoan(t *testing.T) {
 }
 
 // What the scheduler allocates by the policy of a device is what one file can be.
+// Promise P217.
 func TestReadyPagesAreTakenByBlocksAndOthersByPages(t *testing.T) {
 	all := devices(stocks([]agent.Supply{at(256*mib, blocks(0, 0), blocks(8*mib, 8))}, nil, 0), true, false)
 	if len(all) != 2 {

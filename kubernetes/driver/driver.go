@@ -23,7 +23,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const (
@@ -182,7 +182,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	var specs []cdiDevice
 	for nth, one := range all {
 		id := fmt.Sprintf("%s-%d", claim.UID, one.index)
-		specs = append(specs, device(id, where[nth], lent.loans[nth].Loan.Path, one.bytes))
+		specs = append(specs, device(id, where[nth], lent.loans[nth].Path, one.bytes))
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{one.result.Request}, PoolName: one.result.Pool, DeviceName: one.result.Device,
 			ShareID: one.result.ShareID, CDIDeviceIDs: []string{cdiKind + "=" + id},

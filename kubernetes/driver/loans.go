@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
-	"prezero-dra/varlink"
+	"prezero/agent"
+	"prezero/varlink"
 )
 
 // lending is what came of asking for all loans of a claim.
@@ -66,7 +66,7 @@ func (d *Driver) lendOne(ctx context.Context, kept record, nth int, one allotted
 		UID: one.config.UID, GID: one.config.GID, Owner: one.owner, KeepSeconds: one.keep,
 	})
 	if err == nil && !lent.Found {
-		klog.FromContext(ctx).Info("lent", "name", kept.Loans[nth], "bytes", one.bytes, "ready", lent.ReadyBytes, "kept", lent.Kept)
+		klog.FromContext(ctx).Info("lent", "name", kept.Loans[nth], "bytes", one.bytes, "ready", lent.ReadyBytes(), "kept", lent.Kept)
 	}
 	return lent, err
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // Metrics of a driver.
@@ -86,8 +86,8 @@ func (m *Metrics) unprepared(err error, took time.Duration) {
 func (m *Metrics) lent(loans []agent.Lent) {
 	for _, one := range loans {
 		if !one.Found {
-			m.lentBytes.WithLabelValues("ready").Add(float64(one.ReadyBytes))
-			m.lentBytes.WithLabelValues("zeroed").Add(float64(max(one.Loan.Bytes-one.ReadyBytes, 0)))
+			m.lentBytes.WithLabelValues("ready").Add(float64(one.ReadyBytes()))
+			m.lentBytes.WithLabelValues("zeroed").Add(float64(max(one.Bytes()-one.ReadyBytes(), 0)))
 		}
 	}
 }

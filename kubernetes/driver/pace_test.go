@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // pacer is a gate and its clock.
@@ -36,6 +36,8 @@ func (p *pacer) look(after time.Duration, free, taken int64, isDown bool) (chang
 	return what, opens
 }
 
+// Promise P143 (pods): The driver publishes at most once in 75 seconds in the long run, and only what
+// the scheduler cannot know; a loan leaves its sum as it was; a daemon that is down is tainted.
 func TestAChangeIsPublishedWhenTheLedgerCannotKnowIt(t *testing.T) {
 	p := newPacer(Pace{Interval: 100 * time.Second, Burst: 2, Settle: 10 * time.Minute, Part: 8})
 	for _, step := range []struct {

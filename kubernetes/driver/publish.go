@@ -10,7 +10,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // perSlice is the API's bound for devices with taints.

@@ -40,6 +40,7 @@ type server func(*http.Request) *http.Response
 
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) { return s(r), nil }
 
+// Promise P228.
 func TestSlicesAreTranslatedForServersWithTheFirstMapping(t *testing.T) {
 	slice := func(field string) string {
 		return `{"kind":"ResourceSlice","spec":{"devices":[{"name":"a",` + field + `},{"name":"b","capacity":{"n":9007199254740993}}]}}`
@@ -120,6 +121,7 @@ func (v versioned) ServerVersion() (*version.Info, error) {
 	return &version.Info{Major: major, Minor: minor}, nil
 }
 
+// Promise P228.
 func TestAServersVersionSaysWhichFieldItHas(t *testing.T) {
 	for text, want := range map[versioned]bool{"1.34": false, "1.36": false, "1.36+": false, "1.37": true, "1.37+": true, "1.40": true} {
 		if is, err := IsRenamed(text); err != nil || is != want {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 const (
@@ -75,10 +75,10 @@ func statusOf(claim *resourceapi.ResourceClaim, where []place, all []allotted, l
 	for nth, one := range all {
 		loan := lent[nth]
 		data, _ := json.Marshal(deviceData{
-			Path: where[nth].path, Bytes: one.bytes, ReadyBytes: loan.ReadyBytes,
+			Path: where[nth].path, Bytes: one.bytes, ReadyBytes: loan.ReadyBytes(),
 			PageBytes: one.kind.page, NUMANode: one.kind.node, KeptContent: loan.Kept,
 		})
-		message := fmt.Sprintf("%d bytes at %s: %d were ready, %d were zeroed for it", one.bytes, where[nth].path, loan.ReadyBytes, max(one.bytes-loan.ReadyBytes, 0))
+		message := fmt.Sprintf("%d bytes at %s: %d were ready, %d were zeroed for it", one.bytes, where[nth].path, loan.ReadyBytes(), max(one.bytes-loan.ReadyBytes(), 0))
 		ready := applymeta.Condition().WithType("Ready").WithStatus(metav1.ConditionTrue).WithReason("Lent").
 			WithMessage(message).WithLastTransitionTime(metav1.Now())
 		device := applyresource.AllocatedDeviceStatus().WithDriver(Name).WithPool(one.result.Pool).WithDevice(one.result.Device).

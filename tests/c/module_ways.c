@@ -5,11 +5,13 @@
  *
  * Run as root, with verify=1, on a machine that nobody else takes huge pages of:
  * it sets the pools of node 0, and puts them back. What the selftest hugetlb_zero
- * of the series counts (faults, fallocate, copy on write, UFFDIO_COPY, migration,
- * demotion) is not counted here again.
+ * of the series counts (faults, fallocate, copy on write, UFFDIO_COPY, migration by
+ * move_pages(), demotion) is not counted here again.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/io_uring.h>
+#include <linux/mempolicy.h>
 #include <signal.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -29,6 +31,7 @@
 #endif
 
 #define NODE		"/sys/devices/system/node/node0/hugepages/"
+#define OTHER_NODE	"/sys/devices/system/node/node1/hugepages/hugepages-2048kB/"
 #define STATS		"/sys/module/prezero/parameters/stats"
 
 /* The directory of the pool that is looked at. */
@@ -229,6 +232,71 @@ static void test_fork(void)
 	munmap(at, 4 * MIB2);
 }
 
+/* Fork copies a page that is pinned for I/O, for the child. */
+static void test_pinned_fork(void)
+{
+	struct io_uring_params params = { 0 };
+	int ring = syscall(SYS_io_uring_setup, 1, &params);
+	struct iovec buffer = { .iov_len = 4096 };
+	unsigned char *at;
+	pid_t child;
+	int status;
+
+	refill(PAGES, 20);
+	at = map(MIB2, MAP_PRIVATE);
+	if (!at)
+		bail_out("mmap");
+	at[0] = 1;
+	buffer.iov_base = at;
+	if (ring < 0 || syscall(SYS_io_uring_register, ring,
+				IORING_REGISTER_BUFFERS, &buffer, 1)) {
+		skip("a fork of pinned pages", "no io_uring");
+		munmap(at, MIB2);
+		return;
+	}
+	begin_count();
+	child = fork();
+	if (child == 0)
+		_exit(at[0] != 1 || get("free_hugepages") != PAGES - 2 ||
+		      get("zeroed_hugepages") != 19);
+	waitpid(child, &status, 0);
+	result(!status && counted(0, 0) && numbers(19, PAGES - 20),
+	       "a fork copies pinned pages to dirty ones");
+	close(ring);
+	munmap(at, MIB2);
+}
+
+static void test_mbind(void)
+{
+	unsigned long from = 1, to = 2;
+	int node = -1;
+	char *at;
+
+	write_text(OTHER_NODE "nr_hugepages", "4");
+	write_text(OTHER_NODE "zeroable_hugepages", "2");
+	if (read_number(OTHER_NODE "zeroed_hugepages") != 2) {
+		skip("mbind", "no second node with huge pages");
+		return;
+	}
+	refill(PAGES, 20);
+	at = map(MIB2, MAP_PRIVATE);
+	if (!at || syscall(SYS_mbind, at, MIB2, MPOL_BIND, &from, 8, 0))
+		bail_out("mbind");
+	memset(at, 0x33, MIB2);
+	begin_count();
+	result(!syscall(SYS_mbind, at, MIB2, MPOL_BIND, &to, 8,
+			MPOL_MF_MOVE | MPOL_MF_STRICT) &&
+	       !syscall(SYS_get_mempolicy, &node, NULL, 0, at,
+			MPOL_F_NODE | MPOL_F_ADDR) &&
+	       node == 1 && at[MIB2 - 1] == 0x33 && counted(0, 0) &&
+	       numbers(19, PAGES - 19) &&
+	       read_number(OTHER_NODE "zeroed_hugepages") == 2 &&
+	       read_number(OTHER_NODE "free_hugepages") == 3,
+	       "mbind() moves a page to a dirty one of the other node");
+	munmap(at, MIB2);
+	write_text(OTHER_NODE "nr_hugepages", "0");
+}
+
 static void test_soft_offline(void)
 {
 	char *at;
@@ -347,6 +415,8 @@ int main(void)
 	test_shm();
 	test_punch();
 	test_fork();
+	test_pinned_fork();
+	test_mbind();
 	test_shrink();
 	test_surplus();
 	test_soft_offline();

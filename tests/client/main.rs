@@ -43,14 +43,30 @@ fn a_loan_is_what_the_daemon_says_it_is() {
     assert_eq!((loan.page_size(), loan.is_kept(), loan.parts().len()), (PAGE.size(), false, 2));
     let memory = loan.map().expect("a mapping");
     assert_eq!(memory.len() as u64, PAGE.times(2).0);
-    drop(memory);
+    let loan = memory.unmap();
     let numbers: Vec<_> = loan.parts().map(|(fd, _)| fd.as_raw_fd()).collect();
-    let number = loan.lease().as_raw_fd();
+    let number = loan.lease().expect("a lease").as_raw_fd();
     let (lease, blocks) = loan.into_fds();
-    assert_eq!(lease.as_raw_fd(), number);
+    assert_eq!(lease.as_ref().map(|lease| lease.as_raw_fd()), Some(number));
     assert_eq!(blocks.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>(), numbers);
     drop((first, lease, blocks));
     daemon.wait_for("returned", |pool| pool.lent_pages == Pages(0));
+}
+
+#[test]
+fn mapping_is_writable_bytes_and_holds_its_loan() {
+    let daemon = daemon(2);
+    let mut memory = daemon.client().lend(&pages(2)).and_then(Loan::map).expect("a mapping");
+    assert!(memory.iter().all(|byte| *byte == 0));
+    memory[0] = 7;
+    memory.copy_within(..1, 1);
+    assert_eq!(memory[..3], [7, 7, 0]);
+    let listed = daemon.client().status().expect("a status").loans;
+    let ids: Vec<_> = listed.iter().map(|loan| loan.lease).collect();
+    assert_eq!(ids, [memory.loan().id()]);
+    assert_eq!(daemon.pool().lent_pages, Pages(2));
+    drop(memory);
+    daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }
 
 #[test]
@@ -59,8 +75,7 @@ fn owners_content_is_reported_as_kept() {
     let lend = || daemon.lend_to("somebody", Duration::from_secs(60), PAGE, 1);
     let first: Loan = lend();
     assert!(!first.is_kept());
-    first.map().expect("a mapping").fill(0..1, 7);
-    drop(first);
+    first.map().expect("a mapping")[0] = 7;
     daemon.wait_for("kept", |pool| pool.kept_pages == Pages(1));
     assert!(lend().is_kept());
 }
@@ -150,7 +165,11 @@ fn an_agents_calls_are_done_and_say_what_they_did() {
     let ask = |name: &str| LendRequest::by_name(name.parse().expect("a name"), PAGE.times(1));
     for name in ["a/1", "a/2", "b/1"] {
         let lent = agent.lend(&ask(name)).expect("it lends");
-        assert_eq!((lent.loan.name.as_str(), lent.found), (name, false));
+        assert_eq!(
+            (lent.was_found(), lent.lease().is_some(), lent.parts().len()),
+            (false, false, 0)
+        );
+        assert!(lent.path().is_some_and(|path| std::path::Path::new(path).exists()), "{lent:?}");
     }
     let mut names = |prefix: &str| {
         let loans = agent.loans(prefix).expect("a list");
@@ -158,12 +177,9 @@ fn an_agents_calls_are_done_and_say_what_they_did() {
     };
     assert_eq!(names("a/"), ["a/1", "a/2"]);
     assert_eq!(names("c/"), [""; 0]);
-    agent.release("a/1".parse().expect("a name")).expect("its own");
-    let gone = agent.release("a/1".parse().expect("a name"));
-    assert!(
-        matches!(gone, Err(Error::AgentRefused(wire::agent::AgentError::NoSuchName { .. }))),
-        "{gone:?}"
-    );
+    agent.return_loan("a/1".parse().expect("a name"), false).expect("its own");
+    let gone = agent.return_loan("a/1".parse().expect("a name"), false);
+    assert!(matches!(gone, Err(Error::Refused(wire::Error::NoSuchName { .. }))), "{gone:?}");
     let supply = agent.supply().expect("what there is");
     assert_eq!(supply[0].named_bytes, PAGE.times(2), "{supply:?}");
 }
@@ -183,6 +199,7 @@ fn a_list_of_more_loans_than_an_answer_has_is_whole() {
     assert_eq!(listed.collect::<Vec<_>>(), names);
 }
 
+// Promise P264.
 #[test]
 fn waiting_client_gets_ready_memory_or_the_present_pages() {
     let daemon = daemon(1);
@@ -210,6 +227,7 @@ fn waiting_client_gets_ready_memory_or_the_present_pages() {
     assert!(matches!(too_much, wire::Error::NotEnough { .. }), "{too_much:?}");
 }
 
+// Promise P264.
 #[test]
 fn a_wait_ends_when_its_caller_says_so() {
     let daemon = daemon(0);
@@ -263,6 +281,8 @@ fn reports_of(status: &wire::Status, listener: UnixListener) -> usize {
     reports
 }
 
+// Promise P264 (operator): A program that waits for ready memory is told of changes, and asks for
+// a report only where they could be enough; its caller can end the wait, from Python by Ctrl-C.
 #[test]
 fn a_wait_asks_for_no_report_while_nothing_changes() {
     let status = daemon(0).status();

@@ -30,6 +30,7 @@ total = sum(b[0] for b in blocks)
 print(total, sum(b[0] for b in blocks) == total)
 ";
 
+// Promise P80 (programs): mimalloc, DPDK and QEMU use lent memory and return all of it.
 #[test]
 fn reserved_huge_pages_are_lent_with_private() {
     // Debian's own: one that is a script in front of another forks before it is one.

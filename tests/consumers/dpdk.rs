@@ -42,6 +42,7 @@ fn for_two_seconds() -> Command {
     command
 }
 
+// Promise P80.
 #[test]
 fn testpmd_forwards_on_lent_pages() {
     let Some(program) = is_wanted("dpdk-testpmd", "dpdk-dev") else { return };

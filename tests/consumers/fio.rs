@@ -10,6 +10,7 @@ use super::{assert_returned, is_wanted, run, served, succeeded};
 
 const PAGE: Page = Page::Mib2;
 
+// Promise P213 (programs): fio's buffers are lent, to processes and threads, and return.
 #[test]
 fn fio_buffers_are_lent_to_jobs_as_processes_and_threads() {
     let Some(fio) = is_wanted("fio", "fio") else { return };

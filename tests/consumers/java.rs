@@ -78,11 +78,13 @@ fn heap(collector: &[&str], pool: &str) -> Option<Vec<String>> {
     Some(served)
 }
 
+// Promise P75.
 #[test]
 fn a_heap_of_large_pages_is_lent_used_collected_and_returned() {
     heap(&[], "pages_per_block = 64\nmax = 640");
 }
 
+// Promise P201.
 #[test]
 fn a_heap_of_zgc_is_lent_used_collected_and_returned() {
     // One file of the heap's size, which is one block's.

@@ -208,6 +208,9 @@ fn starts_and_ends(stage: &Stage, loans: usize) {
     stage.virsh(&["undefine", "guest"]);
 }
 
+// Promise P190 (programs): A domain of libvirt's, defined as the page says, starts on lent memory
+// and returns all of it, destroyed or with its emulator killed: memfds of two guest nodes, files
+// in a directory, shared or private.
 #[test]
 fn two_node_domain_has_lent_memfds_and_returns_them_at_any_end() {
     let Some(stage) = Stage::set(2) else { return };
@@ -221,6 +224,7 @@ fn two_node_domain_has_lent_memfds_and_returns_them_at_any_end() {
     starts_and_ends(&stage, 2);
 }
 
+// Promise P190.
 #[test]
 fn domain_with_directory_files_returns_lent_memory_at_any_end() {
     let Some(stage) = Stage::set(1) else { return };
@@ -236,6 +240,7 @@ fn domain_with_directory_files_returns_lent_memory_at_any_end() {
     }
 }
 
+// Promise P190.
 /// AppArmor's parser takes the rules that the package brings; no kernel is asked to enforce them.
 #[test]
 fn the_rules_for_apparmor_are_rules() {

@@ -29,6 +29,7 @@ fn ask(socket: &Path, question: &str) -> Result<String, String> {
     }
 }
 
+// Promise P75.
 #[test]
 fn a_buffer_pool_of_large_pages_is_lent_filled_and_returned() {
     let Some(program) = is_wanted("mariadbd", "mariadb-server") else { return };

@@ -88,6 +88,8 @@ impl Switch {
     }
 }
 
+// Promise P191 (programs): A switch of Open vSwitch with DPDK, as it is, forwards on lent memory
+// and returns all of it.
 #[test]
 fn a_switch_of_dpdk_forwards_on_lent_pages_and_returns_them() {
     if is_wanted("ovs-vsctl", "openvswitch-switch-dpdk dpdk-dev").is_none() {

@@ -127,6 +127,7 @@ pub(super) const FILL: &str = "CREATE TABLE numbers (n integer, text text); \
 pub(super) const SUM: &str = "SELECT count(*), sum(n) FROM numbers";
 pub(super) const SUMMED: &str = "1000000|500000500000";
 
+// Promise P75 (programs): PostgreSQL, OpenJDK and MariaDB use lent memory and return all of it.
 #[test]
 fn it_starts_loads_answers_and_restarts_after_a_crash() {
     if is_wanted("setpriv", "util-linux").is_none() {
@@ -200,6 +201,7 @@ fn is_alive(pid: Pid) -> bool {
     kill(pid, None).is_ok()
 }
 
+// Promise P69.
 #[test]
 fn stopped_or_killed_benchmark_leaves_no_server_files_or_pages() {
     if is_wanted("setpriv", "util-linux").is_none() || programs().is_none() {

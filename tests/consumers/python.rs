@@ -47,6 +47,10 @@ impl Python {
     }
 }
 
+// Promise P202 (programs): From Python a loan is a writable buffer of zeros and a tensor without a
+// copy, which cannot be closed below a view; its owner finds the content again, and importing the
+// module asks for nothing.
+// Promise P264.
 #[test]
 fn the_wheel_is_built_installed_typed_and_lends() {
     if is_wanted("python3", "python3-venv").is_none() {
@@ -106,6 +110,7 @@ fn master(python: &Python, dir: &Path) -> (Program, [String; 2]) {
     (program, [format!("127.0.0.1:{rpc}"), format!("http://127.0.0.1:{http}/metadata")])
 }
 
+// Promise P203 (programs): Mooncake's store has its memory lent, and returns all of it.
 #[test]
 fn mooncakes_store_has_its_segment_and_its_buffer_lent() {
     if is_wanted("python3", "python3-venv").is_none() {

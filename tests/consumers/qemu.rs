@@ -134,6 +134,7 @@ fn lent_file_of(pid: nix::unistd::Pid, run_dir: &Path) -> std::os::fd::OwnedFd {
         .expect("its descriptor")
 }
 
+// Promise P71.
 #[test]
 fn a_memfd_of_its_own_is_lent_memory_and_can_be_passed_on() {
     let Some(stage) = Stage::set(PAGES) else { return };
@@ -149,7 +150,7 @@ fn a_memfd_of_its_own_is_lent_memory_and_can_be_passed_on() {
     assert_eq!(stage.daemon.pool().lent_pages, Pages(PAGES));
 
     let passed = lent_file_of(qemu.pid(), &stage.daemon.run_dir());
-    let memory = client::Mapping::map(passed.as_fd(), PAGE.times(PAGES).0, PAGE.size());
+    let memory = linux::Mapping::map(passed.as_fd(), PAGE.times(PAGES).0, PAGE.size());
     let memory = memory.expect("a mapping");
     drop(passed);
     assert_eq!(at::<4>(&memory, FIRST), MARK, "a backend sees what the guest wrote");
@@ -161,6 +162,7 @@ fn a_memfd_of_its_own_is_lent_memory_and_can_be_passed_on() {
     assert_returned(&stage.daemon);
 }
 
+// Promise P72 (programs): A memfd that is mapped private before anything else takes no lent pages.
 #[test]
 fn a_memfd_mapped_private_is_left_to_the_kernel() {
     // The daemon keeps returned pages: private memory takes other pages, and once only.
@@ -178,6 +180,7 @@ fn a_memfd_mapped_private_is_left_to_the_kernel() {
     assert_returned(&stage.daemon);
 }
 
+// Promise P180.
 /// What libvirt, Proxmox and nova write where a guest has huge pages: QEMU makes a file in the
 /// directory, unlinks it and maps it, private by default.
 #[test]
@@ -209,6 +212,7 @@ fn a_file_of_its_own_in_a_directory_is_lent_memory() {
     mounted.detach().expect("our own mount");
 }
 
+// Promise P80.
 #[test]
 fn lent_memory_is_taken_by_path_and_by_descriptor() {
     if is_wanted("qemu-system-x86_64", "qemu-system-x86").is_none() {
@@ -255,6 +259,7 @@ fn its_own_memfd_is_served_without_any_other_device() {
     assert_returned(&stage.daemon);
 }
 
+// Promise P80.
 /// As libvirt calls the program of `<emulator>`: by an absolute path, with its own arguments, also
 /// to ask what it can do.
 #[test]

@@ -11,6 +11,7 @@ use super::{assert_returned, assert_served, is_wanted, run, succeeded};
 
 const PAGE: Page = Page::Mib2;
 
+// Promise P211.
 #[test]
 fn ucx_sees_unmapped_memory_that_was_lent() {
     if is_wanted("ucx_info", "ucx-utils").is_none() {

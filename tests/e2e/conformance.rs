@@ -47,6 +47,10 @@ fn run(program: PathBuf, tree: &Path) -> Vec<String> {
     cases
 }
 
+// Promise P40 (tree): On a kernel without the series the daemon serves its files and ioctls by
+// FUSE: values, errors, growing structs, poll, partial counts, signals. The programs written for
+// the series run unchanged.
+// Promise P247.
 #[test]
 fn the_tree_keeps_the_rules_of_the_kernels_files() {
     let Some(dir) = compile(&["conformance"]) else { return };
@@ -55,6 +59,7 @@ fn the_tree_keeps_the_rules_of_the_kernels_files() {
     assert!(cases.len() > 100, "{}", cases.len());
 }
 
+// Promise P40.
 #[test]
 fn programs_written_for_the_kernels_files_run_on_the_tree() {
     let Some(dir) = compile(&["operators", "keep_ready", "watch_and_zero"]) else { return };
@@ -76,6 +81,8 @@ fn calls(program: &Path, daemon: &Daemon, seed: u64) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+// Promise P208 (years): Any call on the tree's files and its `hugepagectl` gives the result of the
+// kernel's own, where FUSE hands it on.
 /// That what comes of them is what the kernel's own files give is seen where there are such files:
 /// machine `calls` of `tests/vm`.
 #[test]

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 use units::{JobId, LeaseId, PageSize, Pages};
 
 use client::{Client, LendRequest};
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_soiled, assert_zero, first_dirty, soil};
 use prezero_tests::{Daemon, Page};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testkit::child::{alone, fork};
 
+// Promise P10 (crashes): A restarted daemon honours live leases and keeps ready blocks.
 #[test]
 fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
     let _alone = alone();
@@ -21,7 +23,7 @@ fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
         let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
         daemon.zero("max");
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         soil(&memory, 0x42);
         daemon.kill();
         daemon.launch();
@@ -32,13 +34,15 @@ fn a_borrower_outlives_the_daemon_and_its_content_stays_its_own() {
             "live lease and ready block"
         );
         let other = daemon.lend(page, 1);
-        assert_zero(&other.map().expect("a mapping"));
+        assert_zero(&other.map_alone().expect("a mapping"));
         assert_soiled(&memory, 0x42);
         drop((memory, loan));
         daemon.wait_for("returned", |p| p.lent_pages == Pages(1));
     }
 }
 
+// Promise P36 (crashes): Numbers of blocks, leases and jobs never come again, restarts included: a
+// number of before means nothing to the next daemon.
 #[test]
 fn block_lease_and_job_numbers_are_not_reused_after_a_restart() {
     let page = Page::Mib2;
@@ -91,6 +95,7 @@ fn number_of_block(file: &std::os::fd::OwnedFd) -> u64 {
     name.split('-').next().and_then(|number| number.parse().ok()).expect("a block's number")
 }
 
+// Promise P1.
 #[test]
 fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
     let _alone = alone();
@@ -101,7 +106,7 @@ fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
             daemon.zero("max");
             let borrower = fork(|ready| {
                 let loan = daemon.lend(page, 1);
-                soil(&loan.map().expect("a mapping"), 0xEE);
+                soil(&loan.map_alone().expect("a mapping"), 0xEE);
                 ready.signal();
                 ready.hold()
             });
@@ -113,11 +118,12 @@ fn a_borrower_killed_while_the_daemon_is_down_leaves_zeros() {
             daemon.zero("max");
             let loan = daemon.lend(page, 1);
             assert_eq!(loan.ready_bytes(), page.times(1));
-            assert_zero(&loan.map().expect("a mapping"));
+            assert_zero(&loan.map_alone().expect("a mapping"));
         }
     }
 }
 
+// Promise P11 (crashes): A killed worker loses only the block in its hands, and no page.
 #[test]
 fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
     for recycle in ["fresh", "in-place"] {
@@ -126,7 +132,7 @@ fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
         let Some(daemon) = Daemon::start(page, 512, &pool) else { return };
         if recycle == "in-place" {
             daemon.zero("max");
-            soil(&daemon.lend(page, 512).map().expect("a mapping"), 0x99);
+            soil(&daemon.lend(page, 512).map_alone().expect("a mapping"), 0x99);
             daemon.wait_for("dirty in place", |p| p.zeroable_pages == Pages(512) && p.blocks == 1);
         }
         let mut worker = daemon
@@ -144,10 +150,12 @@ fn a_worker_killed_in_the_middle_of_a_block_loses_no_page() {
         assert_eq!(daemon.status().counters.lost_workers, 1);
         daemon.zero("max");
         assert_eq!(daemon.pool().ready_pages, Pages(512));
-        assert_zero(&daemon.lend(page, 512).map().expect("a mapping"));
+        assert_zero(&daemon.lend(page, 512).map_alone().expect("a mapping"));
     }
 }
 
+// Promise P18 (work): An interrupted worker ends within one page (allocating) or chunk (in place),
+// and its work so far is kept.
 #[test]
 fn an_interrupted_worker_keeps_what_it_has_done() {
     let page = Page::Mib2;
@@ -164,7 +172,7 @@ fn an_interrupted_worker_keeps_what_it_has_done() {
         daemon.zero("max");
         let after = daemon.pool();
         assert_eq!(after.ready_pages, Pages(1024), "{threads} threads: {pool:?}, then {after:?}");
-        assert_zero(&daemon.lend(page, 1024).map().expect("a mapping"));
+        assert_zero(&daemon.lend(page, 1024).map_alone().expect("a mapping"));
         daemon.wait_for("free again", |p| p.zeroable_pages == Pages(1024) && p.blocks == 0);
     }
 }
@@ -194,6 +202,7 @@ fn interrupted(daemon: &Daemon, page: Page, threads: &str) -> wire::PoolStatus {
     panic!("no worker could be interrupted");
 }
 
+// Promise P97.
 #[test]
 fn blocks_unknown_to_the_daemon_are_reported() {
     let page = Page::Mib2;
@@ -248,7 +257,7 @@ fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool
             continue;
         };
         // An unbacked part may be short of pages while another borrower's are on their way back.
-        let Ok(memory) = loan.map() else { continue };
+        let Ok(memory) = loan.map_alone() else { continue };
         if !loan.is_kept() {
             let mine = u64::try_from(memory.len()).expect("64 bit").min(loan.ready_bytes().0);
             let dirty = first_dirty(&memory).filter(|at| (*at as u64) < mine);
@@ -263,6 +272,7 @@ fn borrow_in_the_storm(daemon: &Daemon, page: Page, seed: u64, stop: &AtomicBool
     loans
 }
 
+// Promise P9 (crashes): A daemon killed at any instant loses and leaks no page.
 #[test]
 fn a_daemon_killed_at_random_instants_loses_and_leaks_no_page() {
     let page = Page::Mib2;

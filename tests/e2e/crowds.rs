@@ -10,6 +10,7 @@ use units::Pages;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::process::{descriptors, resident_kib};
 use prezero_tests::user::{NO_USER, run_as_user};
@@ -117,6 +118,8 @@ fn assert_not_slower<T>(daemon: &Daemon, mut attack: impl FnMut() -> T) {
     assert!(attacked <= bound, "p99 of connect and Lend: quiet {quiet:?}, attacked {attacked:?}");
 }
 
+// Promise P90 (socket): A user without any right is told so and hung up on at once; refusals are
+// one line of the log in 10 s.
 #[test]
 fn stranger_gets_an_error_and_a_hangup() {
     let Some(daemon) = shared() else { return };
@@ -139,6 +142,8 @@ fn stranger_gets_an_error_and_a_hangup() {
     assert!(daemon.log().matches("refused connections").count() <= 2, "{}", daemon.log());
 }
 
+// Promise P91 (socket): One user has at most a quarter of the connections, all users together
+// 4096; root and the daemon's own workers are not among them.
 #[test]
 fn one_users_connections_leave_places_for_other_users_and_root() {
     let Some(daemon) = shared() else { return };
@@ -188,6 +193,8 @@ fn is_open(stream: &UnixStream) -> bool {
     matches!(got, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
+// Promise P207 (years): When all connections are taken, the daemon closes one connection of the
+// busiest user to admit a user with fewer: the one that has been idle longest.
 #[test]
 fn users_holding_all_connections_make_room_for_others() {
     let Some((daemon, users)) = with_borrowers(5) else { return };
@@ -221,6 +228,8 @@ fn users_holding_all_connections_make_room_for_others() {
     daemon.wait_for_log("made_room=8");
 }
 
+// Promise P92 (socket): No descriptor that a peer sends is ever the daemon's, and a message is at
+// most 4 KiB.
 #[test]
 fn descriptors_in_a_message_without_end_never_arrive() {
     let Some(daemon) = shared() else { return };
@@ -249,6 +258,7 @@ fn descriptors_in_a_message_without_end_never_arrive() {
     assert!(most <= before, "{before} descriptors before, {most} while 40000 were sent");
 }
 
+// Promise P93 (socket): When a crowd is gone the daemon is at most 20 MiB resident again.
 #[test]
 fn memory_comes_back_when_a_crowd_leaves() {
     let Some(daemon) = shared() else { return };
@@ -270,6 +280,7 @@ fn memory_comes_back_when_a_crowd_leaves() {
     }
 }
 
+// Promise P94.
 #[test]
 fn a_client_that_never_reads_is_hung_up_on() {
     let Some(daemon) = shared() else { return };
@@ -284,6 +295,9 @@ fn a_client_that_never_reads_is_hung_up_on() {
     }
 }
 
+// Promise P94 (socket): Users take turns: one user's calls, in any number and unread, cost
+// another's connection and loan at most 5 times what the daemon works for it alone. A client that
+// does not read is disconnected.
 #[test]
 fn crowd_that_sends_ahead_and_never_reads_delays_no_other_user() {
     let Some(daemon) = with_pages(READY) else { return };
@@ -299,6 +313,7 @@ fn crowd_that_sends_ahead_and_never_reads_delays_no_other_user() {
     });
 }
 
+// Promise P90.
 #[test]
 fn strangers_that_keep_connecting_delay_no_user() {
     let Some(daemon) = with_pages(READY) else { return };
@@ -310,13 +325,15 @@ fn strangers_that_keep_connecting_delay_no_user() {
     });
 }
 
+// Promise P96 (socket): Loans that wait for pages, and draining blocks, delay no other user:
+// maintenance runs once for all of them, for a bounded batch.
 #[test]
 fn loans_that_wait_beside_draining_blocks_delay_no_user() {
     const DRAINING_BLOCKS: u64 = 20;
     let page = Page::Mib2;
     let Some(daemon) = with_pages(READY + DRAINING_BLOCKS) else { return };
     let loans: Vec<_> = (0..DRAINING_BLOCKS).map(|_| daemon.lend(page, 1)).collect();
-    let mapped: Vec<_> = loans.iter().map(|loan| loan.map().expect("a mapping")).collect();
+    let mapped: Vec<_> = loans.iter().map(|loan| loan.map_alone().expect("a mapping")).collect();
     drop(loans);
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(DRAINING_BLOCKS));
     // More than there is: each waits as long as pages are on their way, which they always are.
@@ -335,6 +352,8 @@ fn loans_that_wait_beside_draining_blocks_delay_no_user() {
     daemon.wait_for("returned", |pool| pool.draining_pages == Pages(0));
 }
 
+// Promise P97 (socket): A daemon that is out of descriptors loses no page and no file, and
+// `status` and `doctor` tell of blocks that the daemon knows nothing of.
 #[test]
 fn without_descriptors_no_page_is_lost() {
     const PAGES: u64 = 20;
@@ -385,6 +404,7 @@ fn without_descriptors_no_page_is_lost() {
     assert_eq!(daemon.pool().ready_pages, Pages(PAGES));
 }
 
+// Promise P98.
 #[test]
 fn a_crowd_at_the_metrics_keeps_no_scraper_out() {
     let page = Page::Mib2;

@@ -51,6 +51,9 @@ fn by(starter: &[&str], command: &Command) -> Command {
     other
 }
 
+// Promise P204 (years): A log that cannot be written or is not read (its disk full, its reader
+// gone) stops no work: at most one line waits, for 0.1 s, and the next written one gives the
+// number of lost lines.
 #[test]
 fn unwritable_or_unread_log_blocks_nothing() {
     let Some((mut daemon, config)) = unstarted() else { return };
@@ -81,6 +84,9 @@ fn unwritable_or_unread_log_blocks_nothing() {
     drop(unread);
 }
 
+// Promise P205 (years): With anything that its starter gives it, the daemon works, ends and reads
+// its configuration again: ignored or blocked signals, low limits, no environment, no descriptors,
+// a child that is not its own, a missing directory, any umask.
 #[test]
 fn daemon_works_with_any_inherited_state() {
     let Some((mut daemon, config)) = unstarted() else { return };
@@ -125,6 +131,7 @@ fn modes(dir: &Path) -> BTreeSet<String> {
     found
 }
 
+// Promise P205.
 #[test]
 fn files_of_the_daemon_have_their_mode_under_any_umask() {
     let Some((mut daemon, _)) = unstarted() else { return };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Borrowers that die, hang, fork and cheat read only their own bytes.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
@@ -31,9 +32,11 @@ fn next_borrower_finds_zeros(daemon: &Daemon, page: Page) {
     daemon.zero("max");
     let loan = daemon.lend(page, 1);
     assert_eq!(loan.ready_bytes(), page.times(1));
-    assert_zero(&loan.map().expect("a mapping"));
+    assert_zero(&loan.map_alone().expect("a mapping"));
 }
 
+// Promise P1 (isolation): A byte that one client wrote is never readable by another, however the
+// first one ended.
 #[test]
 fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
     let _alone = alone();
@@ -41,7 +44,7 @@ fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let borrower = fork(|ready| {
             let loan = daemon.lend(page, 1);
-            let memory = loan.map().expect("a mapping");
+            let memory = loan.map_alone().expect("a mapping");
             soil(&memory, 0xEE);
             ready.signal();
             ready.hold()
@@ -53,13 +56,15 @@ fn a_borrower_killed_while_it_holds_its_block_leaves_zeros() {
     }
 }
 
+// Promise P2 (isolation): A returned block is not used again while any process still maps it or
+// has it open.
 #[test]
 fn block_mapped_by_a_child_drains_until_the_child_exits() {
     let _alone = alone();
     for (page, recycle) in variants() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         soil(&memory, 0xDD);
         let (lease, mut blocks) = loan.into_fds();
         let block = blocks.pop().expect("one block");
@@ -82,12 +87,13 @@ fn block_mapped_by_a_child_drains_until_the_child_exits() {
     }
 }
 
+// Promise P2.
 #[test]
 fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
     for (page, recycle) in variants() {
         let Some(daemon) = one_block(page, recycle) else { return };
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         soil(&memory, 0xCC);
         // Lease and descriptors are gone, the mapping stays.
         drop(loan);
@@ -102,6 +108,7 @@ fn a_mapping_alone_keeps_a_returned_block_out_of_use() {
     }
 }
 
+// Promise P2.
 #[test]
 fn a_descriptor_alone_keeps_a_returned_block_out_of_use() {
     for (page, recycle) in variants() {
@@ -150,6 +157,8 @@ fn reached(kept: &OwnedFd, time: Duration, is_gone: &dyn Fn() -> bool) -> bool {
     false
 }
 
+// Promise P3 (isolation): Neither a former borrower nor a worker reaches a block through an
+// `O_PATH` descriptor that it kept.
 #[test]
 fn a_path_only_descriptor_opens_nothing_after_the_return() {
     let _alone = alone();
@@ -176,7 +185,7 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
         std::fs::write(&sign, "").expect("a sign");
         daemon.zero("max");
         let loan = daemon.lend(page, 1);
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         assert_zero(&memory);
         soil(&memory, 0x77);
         std::thread::sleep(Duration::from_millis(500));
@@ -186,6 +195,7 @@ fn a_path_only_descriptor_opens_nothing_after_the_return() {
     }
 }
 
+// Promise P95.
 #[test]
 fn repeated_mode_changes_win_no_access_in_place() {
     let _alone = alone();
@@ -215,6 +225,8 @@ fn repeated_mode_changes_win_no_access_in_place() {
     }
 }
 
+// Promise P95 (isolation): A lent file belongs to its borrower alone (owner, mode 0600), and at
+// all other times to the daemon alone, for every change of its mode meanwhile.
 #[test]
 fn a_lent_file_is_its_borrowers_alone() {
     use std::os::unix::fs::MetadataExt;
@@ -244,6 +256,7 @@ fn a_lent_file_is_its_borrowers_alone() {
     }
 }
 
+// Promise P3.
 #[test]
 fn workers_path_descriptor_opens_nothing_after_its_report() {
     let _alone = alone();
@@ -270,6 +283,8 @@ fn workers_path_descriptor_opens_nothing_after_its_report() {
     assert_eq!(worker.wait(), Some(0), "a worker has its descriptor and nothing else");
 }
 
+// Promise P37 (crashes): A removed block's pages are free at once, also while an `O_PATH`
+// descriptor of its file exists.
 #[test]
 fn returned_page_is_free_despite_path_descriptors_of_its_file() {
     let page = Page::Mib2;
@@ -284,6 +299,7 @@ fn returned_page_is_free_despite_path_descriptors_of_its_file() {
     assert_eq!((file.st_nlink, file.st_size, file.st_blocks), (0, 0, 0));
 }
 
+// Promise P7.
 #[test]
 fn a_report_of_pages_without_memory_makes_nothing_ready() {
     let page = Page::Mib2;
@@ -312,6 +328,8 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
     }
 }
 
+// Promise P32 (socket): A lease (fcntl(2)) that a borrower takes on its file holds up neither the
+// daemon nor its start.
 #[test]
 fn lease_on_a_lent_file_blocks_nothing() {
     let _alone = alone();
@@ -346,6 +364,7 @@ fn lease_on_a_lent_file_blocks_nothing() {
     daemon.wait_for("kept or free", |p| p.draining_pages == Pages(0));
 }
 
+// Promise P8 (zero claim): A block that is recycled in place comes back zero.
 #[test]
 fn in_place_blocks_stay_files_and_come_back_zero_each_time() {
     for page in Page::ALL {
@@ -353,7 +372,7 @@ fn in_place_blocks_stay_files_and_come_back_zero_each_time() {
         for round in 1..=4_u8 {
             let loan = daemon.lend(page, 1);
             assert_eq!(loan.ready_bytes(), page.times(1));
-            let memory = loan.map().expect("a mapping");
+            let memory = loan.map_alone().expect("a mapping");
             assert_zero(&memory);
             soil(&memory, round);
             drop((memory, loan));
@@ -369,7 +388,7 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     let page = Page::Mib2;
     let Some(daemon) = one_block(page, "fresh") else { return };
     let (lease, blocks) = daemon.lend(page, 1).into_fds();
-    let copy = lease.as_fd().try_clone_to_owned().expect("a copy");
+    let copy = lease.as_ref().expect("a lease").try_clone().expect("a copy");
     drop((lease, blocks));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(daemon.pool().lent_pages, Pages(1));
@@ -377,6 +396,8 @@ fn the_lease_descriptor_alone_keeps_the_loan() {
     daemon.wait_for("returned", |p| p.lent_pages == Pages(0));
 }
 
+// Promise P28 (isolation): A borrower that cuts or punches its file costs other users no page, and
+// no worker its life.
 #[test]
 fn borrower_that_cuts_or_punches_its_file_costs_others_nothing() {
     let page = Page::Mib2;
@@ -397,9 +418,11 @@ fn borrower_that_cuts_or_punches_its_file_costs_others_nothing() {
         daemon.wait_for("zeroable again", |p| p.zeroable_pages == Pages(4));
     }
     daemon.zero("max");
-    assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 4).map_alone().expect("a mapping"));
 }
 
+// Promise P33 (socket): A borrower that holds its file's locks delays its own returns, which
+// drain, and no other user.
 #[test]
 fn borrower_that_locks_its_file_delays_no_other_user() {
     const PAGES: u64 = 256;

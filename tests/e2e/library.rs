@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use client::{Bytes, Client, Error, LendRequest, Loan, Mapping, Node, PageSize};
+use client::{Bytes, Client, Error, LendRequest, Loan, Node, PageSize};
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::at;
 use prezero_tests::{Daemon, Page, c};
 use testkit::hugepages;
@@ -28,7 +30,7 @@ fn in_rust(socket: &Path) -> String {
 
     let loan = lend(&mut out, &mut client, "several blocks", &LendRequest::new(PAGE.times(5)));
     let loan = loan.expect("a loan");
-    let memory = loan.map().expect("a mapping");
+    let memory = loan.map_alone().expect("a mapping");
     writeln!(out, "mapped: {} bytes, sum {}", memory.len(), sum(&memory)).expect("a string");
     memory.fill(memory.len() - 1..memory.len(), 7);
     for (_, part) in loan.parts() {
@@ -54,10 +56,11 @@ fn in_rust(socket: &Path) -> String {
         ..LendRequest::new(PAGE.times(2))
     };
     let loan = lend(&mut out, &mut client, "an owner's first", &owned).expect("a loan");
-    loan.map().expect("a mapping").fill(5..6, 9);
+    loan.map_alone().expect("a mapping").fill(5..6, 9);
     drop(loan);
     let loan = lend(&mut out, &mut client, "an owner's second", &owned).expect("a loan");
-    writeln!(out, "content: {}", at::<1>(&loan.map().expect("a mapping"), 5)[0]).expect("a string");
+    writeln!(out, "content: {}", at::<1>(&loan.map_alone().expect("a mapping"), 5)[0])
+        .expect("a string");
     drop(loan);
 
     let large =
@@ -134,6 +137,8 @@ fn on_a_daemon(body: impl FnOnce(&Path) -> String) -> String {
     body(&daemon.socket())
 }
 
+// Promise P74 (programs): C programs get what Rust programs get, by functions with versions, and
+// the header is what the sources say.
 #[test]
 fn c_programs_get_what_rust_programs_get() {
     let Some(pages) = hugepages::reserve(PAGE.size(), 8) else { return };

@@ -8,6 +8,7 @@
 mod conformance;
 mod crash;
 mod crowds;
+mod health;
 mod inherited;
 mod isolation;
 mod keep;
@@ -29,6 +30,7 @@ mod rights;
 mod service;
 mod shim;
 mod starting;
+mod terminals;
 mod top;
 mod tree;
 mod tree_context;

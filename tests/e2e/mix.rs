@@ -27,6 +27,9 @@ fn wants_guests(daemon: &Daemon) -> bool {
     daemon.pool().sizes.iter().any(wants)
 }
 
+// Promise P195 (operator): A pool that is told how much to have ready, and nothing else, never has
+// more ready, learns the sizes of its blocks from its loans over restarts, and throws little away
+// for it.
 #[test]
 fn one_table_serves_programs_of_four_shapes_and_learns_them() {
     let Some(mut daemon) = Daemon::start(PAGE, READY + 80, &config()) else { return };
@@ -60,4 +63,20 @@ fn one_table_serves_programs_of_four_shapes_and_learns_them() {
     daemon.launch();
     assert!(wants_guests(&daemon), "learnt in vain: {:?}", daemon.pool().sizes);
     assert_eq!(daemon.lend(PAGE, GUEST).ready_bytes(), PAGE.times(GUEST));
+    // A boot takes the run directory away, and leaves systemd's StateDirectory=.
+    let state = daemon.scratch().join("state");
+    std::fs::create_dir(&state).expect("our own directory");
+    let again = |daemon: &mut Daemon| {
+        daemon.terminate();
+        daemon.spawn_as(|mut command| {
+            command.env("STATE_DIRECTORY", &state);
+            command
+        });
+        daemon.wait_until_up();
+    };
+    again(&mut daemon);
+    again(&mut daemon);
+    std::fs::remove_file(daemon.run_dir().join("learnt")).expect("of the first daemon");
+    again(&mut daemon);
+    assert!(wants_guests(&daemon), "the boot made it forget: {:?}", daemon.pool().sizes);
 }

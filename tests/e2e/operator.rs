@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
@@ -48,6 +49,9 @@ fn end(mut child: Child) {
     child.wait().expect("our own child");
 }
 
+// Promise P120 (operator): `status` gives each loan's requesting process, its command, control
+// group, user, nodes and age, and how much of it was ready. A reused PID is not reported. Users
+// who may only borrow see this of their own loans alone.
 #[test]
 fn loan_status_has_process_node_and_age() {
     let page = Page::Mib2;
@@ -76,7 +80,7 @@ fn loan_status_has_process_node_and_age() {
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
     let line = people.lines().find(|line| line.contains(&child.id().to_string())).expect(&people);
     let words: Vec<_> = line.split_whitespace().collect();
-    assert_eq!((words[1], words[3], words[9], words[10]), ("root", "sleep", "1", "6M"), "{people}");
+    assert_eq!((words[1], words[3], words[8], words[9]), ("root", "sleep", "6M", "2M"), "{people}");
     let held = people.lines().find(|line| line.starts_with("root ")).expect(&people);
     assert_eq!(held.split_whitespace().collect::<Vec<_>>(), ["root", "1", "6M", "8M"]);
     // A user that may only borrow sees the loan, but not the process.
@@ -89,6 +93,8 @@ fn loan_status_has_process_node_and_age() {
     end(child);
 }
 
+// Promise P225 (operator): The name of a process or control group moves no cursor and begins no
+// line where people read it, and hides nothing.
 #[test]
 fn process_named_like_an_escape_sequence_is_shown_as_text() {
     let page = Page::Mib2;
@@ -113,6 +119,7 @@ fn process_named_like_an_escape_sequence_is_shown_as_text() {
     end(child);
 }
 
+// Promise P120.
 #[test]
 fn loan_of_an_ended_process_names_no_other_process() {
     let page = Page::Mib2;
@@ -128,6 +135,8 @@ fn loan_of_an_ended_process_names_no_other_process() {
     daemon.wait_for("returned", |pool| pool.lent_pages + pool.draining_pages == Pages(0));
 }
 
+// Promise P121 (operator): A loan of 1 GiB or more is a line of the log with the process that has
+// it.
 #[test]
 fn a_large_loan_is_a_line_of_the_log() {
     let page = Page::Mib2;
@@ -144,6 +153,8 @@ fn a_large_loan_is_a_line_of_the_log() {
     end(child);
 }
 
+// Promise P122 (operator): `holders` finds the processes that map or have open lent or draining
+// memory, for root, beside the daemon's own thread.
 #[test]
 fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     let page = Page::Mib2;
@@ -151,13 +162,16 @@ fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     daemon.zero("2");
     let free = daemon.kernel_free(page);
     let loan = daemon.lend(page, 1);
-    let mapping = loan.map().expect("a mapping");
+    let mapping = loan.map_alone().expect("a mapping");
     drop(loan);
     let (lease, files) = daemon.lend(page, 1).into_fds();
     drop(lease);
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(2));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
-    assert!(people.contains("1 mapped, 1 open: `prezero holders` says by whom"), "{people}");
+    assert!(
+        people.contains("2M mapped, 2M open: `prezero holders` names the processes"),
+        "{people}"
+    );
     let found = json(daemon.command(&["holders"]));
     assert_eq!(found["complete"], true);
     let mut ways: Vec<_> = found["holders"].as_array().expect("a list").iter().collect();
@@ -183,6 +197,7 @@ fn draining_block_is_traced_to_its_holder_and_can_be_revoked() {
     drop((mapping, files));
 }
 
+// Promise P123.
 #[test]
 fn pinned_block_names_possible_holders_and_comes_back_later() {
     let page = Page::Mib2;
@@ -193,7 +208,7 @@ fn pinned_block_names_possible_holders_and_comes_back_later() {
         return;
     }
     let loan = daemon.lend(page, 1);
-    let mapping = loan.map().expect("a mapping");
+    let mapping = loan.map_alone().expect("a mapping");
     let Ok(ring) = prezero_tests::pins::pin_in_ring(&mapping) else {
         testkit::skip_always("io_uring is not for programs here");
         return;
@@ -213,6 +228,8 @@ fn pinned_block_names_possible_holders_and_comes_back_later() {
     daemon.wait_for("free again", |pool| pool.kernel_free_pages == Pages(1));
 }
 
+// Promise P123 (operator): `revoke` takes a loan's pages out of every mapping, and their content
+// is unreadable from then on; pinned ones come back after their unpinning.
 #[test]
 fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     let _alone = alone();
@@ -221,7 +238,7 @@ fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     daemon.zero("max");
     let child = fork(|ready| {
         let loan = daemon.lend(page, 2);
-        let mapping = loan.map().expect("a mapping");
+        let mapping = loan.map_alone().expect("a mapping");
         mapping.fill(0..mapping.len(), 1);
         ready.signal();
         loop {
@@ -242,9 +259,11 @@ fn revoked_loan_releases_its_pages_against_its_borrowers_will() {
     );
     assert!(daemon.status().loans.is_empty());
     daemon.zero("max");
-    prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map().expect("a mapping"));
+    prezero_tests::memory::assert_zero(&daemon.lend(page, 2).map_alone().expect("a mapping"));
 }
 
+// Promise P124 (operator): Free pages are unpromised ones: in `status`, `doctor`, the log and the
+// metrics, and `zero` says why it zeroed none.
 #[test]
 fn pages_promised_to_others_are_reported_and_not_free() {
     let page = Page::Mib2;
@@ -258,18 +277,22 @@ fn pages_promised_to_others_are_reported_and_not_free() {
     // Other programs of this machine may have been promised some, too.
     let counters = linux::hugetlb::counters(&linux::Roots::default(), page.size(), Some(Node(0)));
     let reserved = counters.expect("counts").free - 1;
+    let promised_bytes = page.times(reserved);
     let daemon = Daemon::start_with(Some(guard), &page.pool(""), &[]);
     let pool = daemon.pool();
     assert_eq!((pool.kernel_free_pages, pool.zeroable_pages), (Pages(1), Pages(1)), "{pool:?}");
     assert_eq!(pool.kernel_reserved_pages, Pages(reserved), "{pool:?}");
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
-    let line = format!("reserved, node 0, 2M: {reserved} pages free in the kernel, and promised");
+    let line = format!("reserved, node 0, 2M: {promised_bytes} free in the kernel, and promised");
     assert!(people.contains(&line), "{people}");
     daemon.zero("1");
     let nothing = daemon.command(&["zero", "256"]).output().expect("prezero runs");
-    assert!(text(&nothing.stdout).starts_with("zeroed 0 pages"), "{}", text(&nothing.stdout));
+    assert!(text(&nothing.stdout).starts_with("zeroed 0 in "), "{}", text(&nothing.stdout));
     let why = text(&nothing.stderr);
-    assert!(why.contains(&format!("{reserved} free pages are promised to programs")), "{why}");
+    assert!(
+        why.contains(&format!("{promised_bytes} of the free memory is promised to programs")),
+        "{why}"
+    );
     let doctor = text(&daemon.command(&["doctor"]).output().expect("prezero runs").stdout);
     assert!(doctor.contains(&format!("{reserved} promised")), "{doctor}");
     drop((promised, memfd));
@@ -278,6 +301,9 @@ fn pages_promised_to_others_are_reported_and_not_free() {
     });
 }
 
+// Promise P125 (operator): Members of the zeroing group alone zero (by the control tree, unless
+// they are trusted), set, watch and drain. A refusal names groups as the system does, and a watch
+// that is refused ends.
 #[test]
 fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
     let page = Page::Mib2;
@@ -292,7 +318,7 @@ fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
         text(&output.stdout)
     };
     if daemon.status().tree.is_some() {
-        assert!(done(&["zero", "3"]).starts_with("zeroed 3 pages (6M)"));
+        assert!(done(&["zero", "3"]).starts_with("zeroed 6M in "));
         assert_eq!(daemon.pool().ready_pages, Pages(3));
     } else {
         testkit::skip_always("the control tree cannot be mounted here");
@@ -308,6 +334,8 @@ fn member_of_the_zero_group_zeroes_sets_watches_and_drains() {
     assert!(why.contains("may not borrow"), "{why}");
 }
 
+// Promise P125.
+// Promise P130.
 #[test]
 fn strangers_get_the_group_names_and_their_watch_ends() {
     let page = Page::Mib2;
@@ -328,6 +356,8 @@ fn strangers_get_the_group_names_and_their_watch_ends() {
     assert_eq!(error["refusal"]["parameters"]["uid"], NO_USER, "{error}");
 }
 
+// Promise P126 (operator): `wait` and `lend --wait` end as soon as memory is ready, or when their
+// time is over; `wait` waits for a daemon, too.
 #[test]
 fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let page = Page::Mib2;
@@ -340,7 +370,7 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let why = text(&late.stderr);
     assert_eq!(late.status.code(), Some(5), "{why}");
     let pool = if daemon.has_blocks() { "node 0 2M x 2" } else { "node 0 2M x 1" };
-    assert!(why.contains(&format!("{pool} has 0 of 4 pages ready")), "{why}");
+    assert!(why.contains(&format!("{pool}: 0 of 8M are ready")), "{why}");
     let late = daemon.command(&["wait", "--ready", "1G", "--timeout", "50ms"]).output();
     assert!(text(&late.expect("prezero runs").stderr).contains("0 of 1G are ready"));
     // All of it comes while they wait, of a daemon that is not there yet.
@@ -353,7 +383,8 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     let waiting =
         [&["wait"][..], &["wait", "--ready", "8M"]].map(|verb| waits(&[verb, &timeout].concat()));
     daemon.launch();
-    let lend = daemon.command(&["lend", "4M", "--wait", "20s", "--", "sh", "-c", "echo lent"]);
+    let lend =
+        daemon.command(&["lend", "4M", "--wait", "20s", "--", "sh", "-c", ": {path}; echo lent"]);
     let mut lend = { lend }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     std::thread::sleep(Duration::from_millis(300));
     assert!(lend.try_wait().expect("our own child").is_none(), "nothing is ready yet");
@@ -382,6 +413,8 @@ fn waiting_ends_when_memory_is_ready_or_the_time_is_over() {
     assert!(begin.elapsed() >= Duration::from_millis(400));
 }
 
+// Promise P127 (operator): `serve --check` refuses what a start and a reload refuse: groups,
+// nodes, page sizes, CPUs, control groups that are not there.
 #[test]
 fn a_check_refuses_what_a_start_and_a_reload_refuse() {
     let page = Page::Mib2;
@@ -433,6 +466,8 @@ fn a_check_refuses_what_a_start_and_a_reload_refuse() {
     daemon.launch();
 }
 
+// Promise P129 (operator): A drain lasts over restarts, for all thresholds, until an operator ends
+// it; also without a daemon.
 #[test]
 fn drain_lasts_over_restarts_until_it_is_ended() {
     let page = Page::Mib2;
@@ -450,7 +485,7 @@ fn drain_lasts_over_restarts_until_it_is_ended() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((daemon.kernel_free(page), daemon.status().drained), (4, true));
     let zero = daemon.command(&["zero", "max"]).output().expect("prezero runs");
-    assert!(text(&zero.stdout).starts_with("zeroed 0 pages"), "{}", text(&zero.stdout));
+    assert!(text(&zero.stdout).starts_with("zeroed 0 in "), "{}", text(&zero.stdout));
     // It lends all the same, what the kernel zeroes.
     assert_eq!(daemon.lend(page, 1).ready_bytes().0, 0);
     daemon.kill();
@@ -480,6 +515,8 @@ fn drain_without(daemon: &Daemon, socket: &str) -> Output {
     command.arg("--run-dir").arg(daemon.run_dir()).output().expect("prezero runs")
 }
 
+// Promise P130 (operator): Errors have sizes as the command line takes them, tell of a missing
+// `--`, and are JSON where records are.
 #[test]
 fn errors_speak_as_the_command_line_does() {
     let page = Page::Mib2;

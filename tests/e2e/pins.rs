@@ -16,7 +16,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use units::Pages;
 
-use client::Mapping;
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_zero, soil};
 use prezero_tests::pins::{
     PINNED, break_page, has_packet_sockets, pin_in_packet_socket, pin_in_pipe, pin_in_ring,
@@ -83,7 +84,7 @@ const PINS: [(&str, Pin); 5] = [
 
 fn borrowed(daemon: &Daemon, page: Page) -> (client::Loan, Mapping) {
     let loan = daemon.lend(page, 1);
-    let memory = loan.map().expect("lent memory");
+    let memory = loan.map_alone().expect("lent memory");
     soil(&memory, OWN);
     (loan, memory)
 }
@@ -219,26 +220,33 @@ fn keeps_its_block(recycle: &str) {
             daemon.zero("max");
             let loan = daemon.lend(page, 1);
             assert_eq!(loan.ready_bytes(), page.times(1), "{what}");
-            assert_zero(&loan.map().expect("a mapping"));
+            assert_zero(&loan.map_alone().expect("a mapping"));
         }
     }
 }
 
+// Promise P5 (isolation): Memory that is still pinned, by a living or dead process, is neither
+// ready nor lent. It comes back, zero, when the pin goes. Kept content and workers' blocks wait,
+// too.
 #[test]
 fn pinned_pages_keep_their_block_until_the_pin_goes() {
     keeps_its_block("auto");
 }
 
+// Promise P5.
 #[test]
 fn pinned_pages_keep_their_block_where_in_place_is_forced() {
     keeps_its_block("in-place");
 }
 
+// Promise P5.
 #[test]
 fn pinned_pages_keep_their_block_where_fresh_is_forced() {
     keeps_its_block("fresh");
 }
 
+// Promise P105 (isolation): Pages that a borrower keeps pinned over their return count in its
+// quota until it lets go.
 #[test]
 fn pinned_pages_count_in_their_users_quota() {
     let _alone = alone();
@@ -262,6 +270,7 @@ fn pinned_pages_count_in_their_users_quota() {
     drop(daemon.lend(page, 1));
 }
 
+// Promise P5.
 #[test]
 fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     let _alone = alone();
@@ -272,7 +281,7 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     }
     let (out, into) = rustix::pipe::pipe().expect("a pipe");
     let loan = daemon.lend_to("guest", std::time::Duration::from_secs(60), page, 1);
-    let memory = loan.map().expect("lent memory");
+    let memory = loan.map_alone().expect("lent memory");
     soil(&memory, OWN);
     pin_in_pipe(&into, &memory).expect("its own memory");
     drop((memory, loan));
@@ -308,6 +317,8 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     daemon.wait_for("let go", |p| p.draining_pages == Pages(0));
 }
 
+// Promise P153 (isolation): A block with a memory error goes back to the kernel, which keeps the
+// broken page and frees the others, for every former user and every way of recycling.
 /// The references by which the kernel keeps a broken page are no pin: a block that waited for them
 /// to go would wait for ever.
 #[test]
@@ -327,7 +338,7 @@ fn block_with_a_memory_error_goes_back_except_the_broken_page() {
         daemon.zero("max");
         let borrower = fork(|_| {
             let loan = daemon.lend(page, 2);
-            let memory = loan.map().expect("lent memory");
+            let memory = loan.map_alone().expect("lent memory");
             soil(&memory, OWN);
             break_page(&memory, memory.len() / 2).expect("root may");
             0
@@ -339,12 +350,14 @@ fn block_with_a_memory_error_goes_back_except_the_broken_page() {
         assert!(daemon.log().contains("memory errors"), "{}", daemon.log());
         assert_eq!(daemon.kernel_free(page), 1, "the other page is free, {recycle}");
         let loan = daemon.lend(page, 1);
-        assert_zero(&loan.map().expect("a mapping"));
+        assert_zero(&loan.map_alone().expect("a mapping"));
         drop(loan);
         daemon.lose(page, 1);
     }
 }
 
+// Promise P104 (isolation): Where the proof cannot be had blocks recycle fresh, and log and
+// `status` say why in one line.
 #[test]
 fn without_visible_pins_blocks_recycle_fresh_with_a_reason() {
     let page = Page::Mib2;

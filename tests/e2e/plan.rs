@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Error, LendRequest};
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::binary;
 use prezero_tests::{Daemon, Page};
 use serde_json::Value;
@@ -95,7 +96,7 @@ fn borrow(daemon: &Daemon, ask: &Ask, begin: Instant) -> Option<Bytes> {
         Err(Error::Refused(wire::Error::NotEnough { .. })) => return None,
         Err(other) => panic!("{other}"),
     };
-    let memory = loan.map().expect("a mapping");
+    let memory = loan.map_alone().expect("a mapping");
     for page in (0..memory.len()).step_by(2 << 20) {
         memory.fill(page..page + 1, 1);
     }
@@ -120,6 +121,8 @@ fn replay(daemon: &Daemon, asks: &[Ask]) -> f64 {
     ready as f64 / bytes as f64
 }
 
+// Promise P117 (socket): `prezero plan` says within five points what share of the lent bytes a
+// daemon has ready.
 #[test]
 fn a_daemon_has_as_much_ready_as_the_plan_says() {
     let page = Page::Mib2;

@@ -9,6 +9,7 @@ use testkit::hugepages;
 use units::Pages;
 use wire::PoolChange;
 
+// Promise P20 (work): Background zeroing has hysteresis between its thresholds.
 #[test]
 fn own_workers_fill_to_high_and_start_again_below_low() {
     let page = Page::Mib2;
@@ -24,6 +25,8 @@ fn own_workers_fill_to_high_and_start_again_below_low() {
     drop((loans, one_more));
 }
 
+// Promise P19 (work): The daemon's workers run in the configured CPUs, nice value, policy and
+// cgroup, so that their time is charged there.
 #[test]
 fn own_workers_run_in_their_configured_context() {
     let page = Page::Gib1;
@@ -52,6 +55,8 @@ fn own_workers_run_in_their_configured_context() {
     std::fs::remove_dir(group).expect("an empty group");
 }
 
+// Promise P193 (work): A worker's control group that is named without a slash is below the
+// daemon's own, in each hierarchy.
 #[test]
 fn own_workers_run_in_a_group_below_the_daemons() {
     let page = Page::Mib2;
@@ -99,6 +104,8 @@ fn find_worker(daemon: u32) -> Option<(String, String, String, String)> {
     None
 }
 
+// Promise P16 (fallback): `leave_free` pages stay free in the kernel's pool, and are given back
+// when others take them.
 #[test]
 fn last_pages_are_left_free_and_released_when_others_need_them() {
     let page = Page::Mib2;
@@ -120,6 +127,7 @@ fn last_pages_are_left_free_and_released_when_others_need_them() {
     assert_eq!(daemon.kernel_free(page), 3);
 }
 
+// Promise P24.
 #[test]
 fn thresholds_change_while_it_runs_and_bad_ones_change_nothing() {
     let page = Page::Mib2;
@@ -142,6 +150,8 @@ fn thresholds_change_while_it_runs_and_bad_ones_change_nothing() {
     }
 }
 
+// Promise P21 (work): A watch reports each fall below its threshold once; the last state of a
+// burst is never lost.
 #[test]
 fn a_watch_reports_each_fall_below_its_threshold_once() {
     let page = Page::Mib2;
@@ -164,6 +174,7 @@ fn a_watch_reports_each_fall_below_its_threshold_once() {
     assert_eq!(report.levels[0].ready_pages, Pages(2), "armed again by the refill");
 }
 
+// Promise P27 (socket): With 4096 blocks known the idle daemon is at most 20 MiB resident.
 #[test]
 fn idle_with_4096_blocks_the_daemon_is_small() {
     let page = Page::Mib2;

@@ -105,6 +105,8 @@ fn run_each(name: &str, mut check: impl FnMut(&Daemon)) {
     }
 }
 
+// Promise P48 (tree): The programs of docs/guides/write-a-policy.md and the commands of
+// docs/start/first-loan.md do as these say, as printed.
 #[test]
 fn printed_loops_zero_all_zeroable_pages() {
     run_each("zero_all", |daemon| {
@@ -117,6 +119,7 @@ fn printed_loops_zero_all_zeroable_pages() {
     });
 }
 
+// Promise P48.
 #[test]
 fn printed_loops_keep_the_requested_number_ready() {
     run_each("keep_ready", |daemon| {
@@ -129,6 +132,7 @@ fn printed_loops_keep_the_requested_number_ready() {
     });
 }
 
+// Promise P48.
 #[test]
 fn first_loan_page_lends_zeros_as_printed() {
     let (_, rest) = FIRST_LOAN.split_once("\n```sh\n").expect("a block for the shell");

@@ -65,6 +65,9 @@ fn stays(pages: u64) {
     }
 }
 
+// Promise P196 (operator): With `size_max` the kernel's pool grows to the needed size, no further,
+// and shrinks to the most that was needed within `size_idle`, not below `size_min`; without it the
+// daemon leaves it alone.
 #[test]
 fn kernels_pool_grows_with_demand_to_its_bound_and_shrinks_idle() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
@@ -119,6 +122,7 @@ fn mixed_pool_gets_its_shortage_from_the_kernel() {
     daemon.wait_for("still full", |pool| pool.ready_pages == Pages(256));
 }
 
+// Promise P196.
 #[test]
 fn kernels_pool_keeps_its_minimum_size() {
     let Some((daemon, before)) = start(20, 6, "") else { return };
@@ -133,6 +137,8 @@ fn kernels_pool_keeps_its_minimum_size() {
     stays(before + 6);
 }
 
+// Promise P198 (operator): The size that an operator writes is respected: pages added by others
+// stay, and none are added above what others have left.
 #[test]
 fn operators_writes_are_respected_and_not_fought() {
     let Some((daemon, before)) = start(40, 0, "ready_high = 8") else { return };
@@ -157,6 +163,7 @@ fn operators_writes_are_respected_and_not_fought() {
     drop(loan);
 }
 
+// Promise P197.
 #[test]
 fn pages_that_others_were_promised_are_not_taken_away() {
     let Some((daemon, before)) = start(40, 0, "") else { return };
@@ -173,6 +180,8 @@ fn pages_that_others_were_promised_are_not_taken_away() {
     wait_for_total(&daemon, PAGE, 0, before);
 }
 
+// Promise P199 (operator): Growth ends where memory is to stay free, while programs wait for
+// memory, and where the kernel finds none; it is tried ever later, and `status` says why.
 #[test]
 fn memory_left_free_ends_growth_until_a_reload() {
     let fields = "ready_high = 8\nsize_free = \"1T\"";
@@ -193,6 +202,8 @@ fn memory_left_free_ends_growth_until_a_reload() {
     assert_eq!(resize(&daemon).short_because, None);
 }
 
+// Promise P200 (operator): A stop leaves the kernel's pool as it is, `drain` takes away all
+// additions, with a daemon or without, and a daemon killed during a change knows them later.
 #[test]
 fn stop_leaves_the_pool_and_drain_takes_back_added_pages() {
     let Some((mut daemon, before)) = start(40, 3, "ready_high = 8") else { return };
@@ -212,6 +223,8 @@ fn stop_leaves_the_pool_and_drain_takes_back_added_pages() {
     assert_eq!(total(PAGE, 0), before + 8);
 }
 
+// Promise P200.
+// Promise P244.
 #[test]
 fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
     let Some((mut daemon, before)) = start(40, 0, "ready_high = 8") else { return };
@@ -240,6 +253,7 @@ fn draining_without_a_daemon_takes_back_what_the_last_one_added() {
     set_total(before);
 }
 
+// Promise P200.
 #[test]
 fn daemon_killed_while_resizing_knows_later_what_it_added() {
     // Two steps and a half of 128 MiB; idle workers zero them beside all other work.

@@ -2,12 +2,14 @@
 //! Who may do what: refusals that name the user, the action and who may.
 
 use client::{Client, Error, LendRequest};
+use prezero_tests::MapAlone as _;
 use prezero_tests::refused::refusal;
 use prezero_tests::user::{NO_USER, as_other_user};
 use prezero_tests::{Daemon, Page};
 use testkit::child::{alone, enter_user_namespace, fork};
 use units::{Bytes, JobId, Node, Pages, Uid};
 
+// Promise P22 (socket): Credentials decide; a refusal names the user, the action and who may.
 #[test]
 fn without_a_group_only_root_may_do_anything() {
     let _alone = alone();
@@ -27,6 +29,7 @@ fn without_a_group_only_root_may_do_anything() {
     assert_eq!(daemon.pool().ready_pages, Pages(2), "nothing changed");
 }
 
+// Promise P22.
 #[test]
 fn members_of_the_lend_group_may_borrow_but_not_zero() {
     let _alone = alone();
@@ -38,10 +41,11 @@ fn members_of_the_lend_group_may_borrow_but_not_zero() {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let loan = client.lend(&LendRequest::new(page.times(1))).expect("a member may borrow");
         let zero = refusal(client.take_zeroing(None, None, false));
-        loan.map().is_ok() && matches!(zero, wire::Error::NotPermitted { .. })
+        loan.map_alone().is_ok() && matches!(zero, wire::Error::NotPermitted { .. })
     });
 }
 
+// Promise P23 (socket): A user holds no more than its quota, kept content included.
 #[test]
 fn quota_counts_lent_and_kept_bytes() {
     let _alone = alone();
@@ -77,6 +81,8 @@ fn quota_counts_lent_and_kept_bytes() {
     });
 }
 
+// Promise P192 (socket): Each of several groups has its quota: a member of more than one has the
+// largest, a user's own comes before all, and a refusal names every group.
 #[test]
 fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
     /// Groups unknown to this machine.
@@ -134,6 +140,9 @@ fn each_lend_group_has_its_quota_and_a_refusal_names_them_all() {
     });
 }
 
+// Promise P99 (isolation): What a borrower allocates beyond its loan (fallocate(2)) comes out of
+// the kernel's free pages, as `mmap(MAP_HUGETLB)` would take it. It is shown, counts against its
+// quota for further loans, and comes back with the block.
 #[test]
 fn pages_added_by_a_borrower_count_against_its_quota() {
     let _alone = alone();
@@ -175,6 +184,8 @@ fn pages_added_by_a_borrower_count_against_its_quota() {
     assert_eq!((daemon.pool().ready_pages, daemon.kernel_free(page)), (Pages(3), free));
 }
 
+// Promise P35 (socket): A user's subordinates (user_namespaces(7), subuid(5)) count against its
+// quota, restarts included.
 #[test]
 fn users_of_a_users_namespaces_share_its_quota_over_restarts() {
     /// Users unknown to this machine.
@@ -222,6 +233,9 @@ fn users_of_a_users_namespaces_share_its_quota_over_restarts() {
     });
 }
 
+// Promise P31 (socket): Members of the zeroing group get no block in their hands that others
+// borrow, unless `trust_zero_group` says that they are trusted as root is; how a pool recycles
+// only root changes.
 #[test]
 fn workers_of_the_zero_group_get_lent_blocks_only_if_trusted() {
     let _alone = alone();
@@ -259,6 +273,7 @@ fn as_user(daemon: &Daemon, arguments: &[&str]) -> std::process::Output {
     command.uid(NO_USER).gid(NO_USER).output().expect("prezero runs")
 }
 
+// Promise P31.
 #[test]
 fn only_root_changes_how_a_pool_recycles() {
     let _alone = alone();
@@ -283,6 +298,7 @@ fn only_root_changes_how_a_pool_recycles() {
     daemon.client().configure(change(Some(wire::Recycle::InPlace))).expect("root may");
 }
 
+// Promise P162 (socket): Only root adds pools, and only of nodes that the machine has.
 #[test]
 fn only_root_adds_pools_and_only_of_nodes_that_there_are() {
     let _alone = alone();

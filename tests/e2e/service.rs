@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use client::Client;
 use nix::sys::signal::Signal;
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
@@ -95,6 +96,8 @@ fn unstarted(page: Page, pages: u64, config: &str) -> Option<Daemon> {
     Some(daemon)
 }
 
+// Promise P61 (years): The service manager hears that the daemon is ready, reloads and ends, and a
+// watchdog is fed by the event loop itself.
 #[test]
 fn service_manager_gets_readiness_reloads_stop_and_watchdog() {
     let page = Page::Mib2;
@@ -127,6 +130,9 @@ fn service_manager_gets_readiness_reloads_stop_and_watchdog() {
     daemon.terminate();
 }
 
+// Promise P60 (years): A reload changes what the file says and loses no page, loan or watch; a
+// file that breaks a rule, names what this machine does not have, or an address that is taken,
+// changes nothing and is logged.
 #[test]
 fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let page = Page::Mib2;
@@ -166,11 +172,12 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let (left, free) = (pool.ready_pages, daemon.kernel_free(page));
     let held = if daemon.has_blocks() { left } else { Pages(0) };
     assert_eq!(held + Pages(free), Pages(7), "{left} ready and {free} free: no page is lost");
-    assert_zero(&loan.map().expect("the loan goes on"));
+    assert_zero(&loan.map_alone().expect("the loan goes on"));
     drop(loan);
     watch.next().expect("the watch goes on").expect("a good report");
 }
 
+// Promise P60.
 #[test]
 fn workers_of_a_changed_configuration_are_started_and_stopped() {
     let page = Page::Mib2;
@@ -184,6 +191,8 @@ fn workers_of_a_changed_configuration_are_started_and_stopped() {
     daemon.wait_for_log("a pool is full");
 }
 
+// Promise P62 (years): Clients that connect while the daemon restarts wait in the socket unit's
+// socket, and are answered with every ready page still there.
 #[test]
 fn clients_wait_in_the_inherited_socket_during_a_restart() {
     let page = Page::Mib2;
@@ -214,6 +223,7 @@ fn clients_wait_in_the_inherited_socket_during_a_restart() {
     assert!(daemon.socket().exists());
 }
 
+// Promise P151.
 #[test]
 fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let page = Page::Mib2;
@@ -231,24 +241,24 @@ fn agents_wait_in_a_socket_of_their_own_that_is_handed_over() {
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&path.metadata().expect("a socket").permissions()) & 0o777, 0o600);
     let ask = client::LendRequest::by_name("pod".parse().expect("a name"), page.times(1));
-    let lent = client::AgentClient::connect(&path).and_then(|mut agent| agent.lend(&ask));
-    let lent = lent.expect("it lends").loan;
+    let lent = client::Client::connect(&path).and_then(|mut agent| agent.lend(&ask));
+    let lent = lent.expect("it lends");
     for end in [Daemon::kill, Daemon::terminate] {
         end(&mut daemon);
         let at = path.clone();
         let early = std::thread::spawn(move || {
-            client::AgentClient::connect(at).and_then(|mut agent| agent.loans(""))
+            client::Client::connect(at).and_then(|mut agent| agent.loans(""))
         });
         while !early.is_finished() && !has_waiting(&agents) {
             std::thread::yield_now();
         }
         daemon.spawn_as(pass);
         let loans = early.join().expect("no panic").expect("answered by the next daemon");
-        assert_eq!(loans, std::slice::from_ref(&lent));
+        assert_eq!(loans.iter().map(|loan| Some(&*loan.path)).collect::<Vec<_>>(), [lent.path()]);
         daemon.wait_until_up();
     }
-    let returned = client::AgentClient::connect(&path)
-        .and_then(|mut agent| agent.release("pod".parse().expect("a name")));
+    let returned = client::Client::connect(&path)
+        .and_then(|mut agent| agent.return_loan("pod".parse().expect("a name"), false));
     returned.expect("it is lent");
     daemon.wait_for("free", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
@@ -260,6 +270,8 @@ fn has_waiting(listener: &UnixListener) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).expect("a poll") > 0
 }
 
+// Promise P63 (years): Ready pages and loans survive a restart in a mount namespace of the
+// service's own.
 #[test]
 fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     let page = Page::Mib2;
@@ -290,7 +302,7 @@ fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     daemon.wait_until_up();
     let pool = daemon.pool();
     assert_eq!((pool.ready_pages, pool.lent_pages), (Pages(3), Pages(1)));
-    assert_zero(&loan.map().expect("the loan goes on"));
+    assert_zero(&loan.map_alone().expect("the loan goes on"));
     drop(loan);
     daemon.wait_for("returned", |pool| {
         pool.lent_pages == Pages(0) && pool.draining_pages == Pages(0)
@@ -298,7 +310,7 @@ fn ready_pages_survive_in_a_mount_namespace_by_a_descriptor() {
     assert_eq!(daemon.kernel_free(page), 1, "a returned block's page is the kernel's again");
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(4));
-    assert_zero(&daemon.lend(page, 1).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 1).map_alone().expect("a mapping"));
     daemon.command(&["release", "all"]).output().expect("prezero runs");
     daemon.kill();
 }
@@ -346,6 +358,8 @@ fn configuration_check_names_errors_and_starts_nothing() {
     assert!(text.contains("ready_hihg"), "{text}");
 }
 
+// Promise P65 (years): The log names pools, fillings, refusals and losses, and a thousand refusals
+// in a second are one line.
 #[test]
 fn log_names_pools_fillings_refusals_and_missing_parts() {
     let page = Page::Mib2;
@@ -369,6 +383,8 @@ fn log_names_pools_fillings_refusals_and_missing_parts() {
     daemon.wait_for_log("there is nothing to lend");
 }
 
+// Promise P67 (years): `prezero reserve` makes the kernel's pool larger, never smaller, and what
+// it reserved stays when it is stopped.
 #[test]
 fn reserve_grows_the_kernels_pool_and_never_makes_it_smaller() {
     let page = Page::Mib2;

@@ -94,6 +94,13 @@ fn assert_same(how: &str, found: &str, expected: &str) {
     assert_eq!(found.lines().count(), expected.lines().count(), "{how}");
 }
 
+// Promise P70 (programs): A program finds under the shim what it finds without: served, unserved,
+// with nothing ready, without a daemon and with one that does not answer.
+// Promise P81 (programs): What P70 says holds for zeros, forks, partial unmapping, rights, moves,
+// advice, unbacked parts, seals, passed descriptors, threads and signals, and on the kernel of
+// Debian's backports.
+// Promise P112 (programs): A served segment of System V answers as the kernel's: owner, times,
+// sizes, errors. Detached by any call and removed, it is the daemon's again.
 #[test]
 fn a_program_finds_under_the_shim_what_it_finds_without() {
     let Some(pages) = reserve(PAGE, PAGES) else { return };
@@ -140,6 +147,7 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
     assert_eq!(served(&log("stopped")), 0);
 }
 
+// Promise P70.
 #[test]
 fn a_program_gets_what_the_kernel_has_when_nothing_is_ready() {
     let Some(pages) = reserve(PAGE, PAGES) else { return };
@@ -154,6 +162,7 @@ fn a_program_gets_what_the_kernel_has_when_nothing_is_ready() {
     assert_eq!(served(&log), 0);
 }
 
+// Promise P73 (programs): `run` ends with the code of its command.
 #[test]
 fn run_ends_with_the_code_of_its_command() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -164,6 +173,7 @@ fn run_ends_with_the_code_of_its_command() {
     assert_eq!(run(&["/"]), Some(126));
 }
 
+// Promise P114 (programs): `run` says in a line of what programs it can serve nothing.
 /// A line on standard error for what nothing can be preloaded into, or is of no use to.
 #[test]
 fn run_says_of_what_programs_it_can_serve_nothing() {
@@ -240,11 +250,13 @@ fn one_page_is_the_same(page: Page) {
     }
 }
 
+// Promise P70.
 #[test]
 fn a_program_that_names_pages_of_2_mib_finds_the_same() {
     one_page_is_the_same(Page::Mib2);
 }
 
+// Promise P70.
 #[test]
 fn a_program_that_names_pages_of_1_gib_finds_the_same() {
     one_page_is_the_same(Page::Gib1);
@@ -282,6 +294,9 @@ fn private_lines(child: bool) -> String {
     )
 }
 
+// Promise P76 (programs): `run --private` serves private memory that a forked child does not have;
+// nothing else lies in its place. Without the option private memory is the kernel's. A child that
+// lives on holds nothing of its parent's loan.
 #[test]
 fn private_lent_memory_is_not_in_children() {
     let Some(pages) = reserve(PAGE, PAGES) else { return };

@@ -12,6 +12,8 @@ use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::{Daemon, Page};
 use testkit::child::{alone, fork};
 
+// Promise P128 (operator): A run directory has one daemon, and so has a socket; files that a
+// killed one left open in others do not prevent a start.
 #[test]
 fn second_daemon_in_a_run_directory_is_refused() {
     let page = Page::Mib2;
@@ -35,6 +37,8 @@ fn second_daemon_in_a_run_directory_is_refused() {
     daemon.launch();
 }
 
+// Promise P240 (operator): A run directory into which others than the daemon's user can put files
+// is refused, and nothing is written there.
 #[test]
 fn run_directory_writable_by_others_is_refused_and_stays_empty() {
     let _alone = alone();
@@ -68,6 +72,7 @@ fn run_directory_writable_by_others_is_refused_and_stays_empty() {
     }
 }
 
+// Promise P128.
 #[test]
 fn dead_daemons_socket_is_replaced_and_a_living_ones_is_not() {
     let _alone = alone();

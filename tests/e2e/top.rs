@@ -87,36 +87,37 @@ impl Top {
     }
 }
 
+// Promise P66.
 #[test]
 fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
     let page = Page::Mib2;
     let Some(mut daemon) = Daemon::start(page, 8, &page.pool("")) else { return };
     let mut top = Top::start(&daemon);
     let text = top.wait_for(">node 0 2M x 1");
-    assert!(text.contains("ready 0 ") && text.contains("zeroable 8 "), "{text}");
+    assert!(text.contains("ready 0 ") && text.contains("zeroable 16M "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("q leave") && text.lines().count() == 24, "{text}");
 
     top.press("z\r");
     top.wait_for("zeroed 16M at");
-    top.wait_for("ready 8 ");
+    top.wait_for("ready 16M ");
     let loan = daemon.lend(page, 2);
-    top.wait_for("lent 2 ");
+    top.wait_for("lent 4M ");
     top.wait_for(&daemon.status().loans[0].lease.0.to_string());
-    top.press("h2\rl1\r");
-    top.wait_for("ready_low 1, ready_high 2");
+    top.press("h4M\rl1\r");
+    top.wait_for("ready_low 2M, ready_high 4M");
     top.press("l5\r");
     top.wait_for("refused: ");
     top.press("g3\r");
     top.wait_for("gave 6M back");
-    top.wait_for("ready 3 ");
+    top.wait_for("ready 6M ");
 
     daemon.kill();
     let text = top.wait_for("no daemon at");
-    assert!(text.contains("below is what was seen last") && text.contains("ready 3 "), "{text}");
+    assert!(text.contains("below is what was seen last") && text.contains("ready 6M "), "{text}");
     daemon.launch();
     top.wait_for("provider stock");
-    top.wait_for("lent 2 ");
+    top.wait_for("lent 4M ");
     drop(loan);
     top.wait_for("lent 0 ");
 
@@ -133,6 +134,7 @@ fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
     assert_eq!(top.end(), 0);
 }
 
+// Promise P66.
 #[test]
 fn top_restores_the_terminal_at_a_signal_and_reports_zeroing() {
     let page = Page::Mib2;
@@ -144,7 +146,7 @@ fn top_restores_the_terminal_at_a_signal_and_reports_zeroing() {
     let pid = top.child.process_id().expect("it runs");
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("our own child");
-    assert_eq!(top.end(), 0);
+    assert_eq!(top.end(), 143);
     let pool = daemon.pool();
     assert_eq!(pool.zeroing_pages, Pages(0));
     assert_eq!(daemon.status().counters.lost_workers, 0, "every job was reported");

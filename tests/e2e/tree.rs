@@ -118,6 +118,8 @@ fn mounts(daemon: &Daemon) -> usize {
     fuse::find(&Roots::default(), &daemon.tree(), "prezero").expect("mountinfo").len()
 }
 
+// Promise P41 (tree): What the tree calls zeroable and zeroed is what status does; a write returns
+// when the pages are zero.
 #[test]
 fn the_tree_shows_what_status_says() {
     let Some(daemon) = daemon(8, "") else { return };
@@ -138,6 +140,8 @@ fn the_tree_shows_what_status_says() {
     check();
 }
 
+// Promise P43 (tree): An interrupted or killed writer ends within its current page, or about a
+// second; finished pages stay zeroed and no page is lost.
 #[test]
 fn interrupted_or_killed_writer_ends_at_once_and_keeps_its_work() {
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
@@ -163,6 +167,7 @@ fn interrupted_or_killed_writer_ends_at_once_and_keeps_its_work() {
     }
 }
 
+// Promise P43.
 #[test]
 fn a_second_writer_can_be_killed_while_the_first_is_at_work() {
     let Some(daemon) = daemon(MANY, "") else { return };
@@ -190,6 +195,7 @@ pub(crate) fn delegated_workers(daemon: &Daemon) -> Vec<u32> {
     children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+// Promise P43.
 #[test]
 fn killed_writer_ends_even_if_its_worker_does_not_stop() {
     let Some(daemon) = daemon(MANY, "") else { return };
@@ -256,6 +262,7 @@ impl LivingWriter {
     }
 }
 
+// Promise P43.
 #[test]
 fn delegated_worker_not_begun_at_its_writers_end_zeroes_nothing() {
     let Some(daemon) = daemon(MANY, "") else { return };
@@ -303,6 +310,8 @@ fn public_tree() -> (tempfile::TempDir, PathBuf) {
     (dir, tree)
 }
 
+// Promise P45 (tree): Group and mode of its files are the configuration's; others get EACCES, for
+// the ioctls EPERM.
 #[test]
 fn access_is_set_by_group_and_mode() {
     let _alone = alone();
@@ -331,6 +340,7 @@ fn access_is_set_by_group_and_mode() {
     }
 }
 
+// Promise P46.
 #[test]
 fn files_of_a_dead_daemon_fail_and_the_next_one_replaces_them() {
     let Some(mut daemon) = daemon(4, "") else { return };
@@ -348,6 +358,8 @@ fn files_of_a_dead_daemon_fail_and_the_next_one_replaces_them() {
     assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENOTCONN as i32));
 }
 
+// Promise P46 (tree): A stopped daemon unmounts the tree; files of a killed one answer ENOTCONN,
+// and the next daemon mounts it anew without help.
 #[test]
 fn stopping_daemon_ends_writers_keeps_their_work_and_unmounts() {
     let Some(mut daemon) = daemon(MANY, "") else { return };
@@ -365,6 +377,8 @@ fn stopping_daemon_ends_writers_keeps_their_work_and_unmounts() {
     assert!(ready > Pages(0) && ready < Pages(MANY), "{ready}");
 }
 
+// Promise P47 (tree): Where the tree cannot be mounted the daemon says so in one line and runs
+// without, unless the tree was asked for; an embedded daemon mounts none unless asked.
 #[test]
 fn daemon_without_fuse_reports_it_in_one_line_unless_required() {
     let _alone = alone();

@@ -77,6 +77,8 @@ fn find_delegated_worker(daemon: &Daemon, path: &str, expected: &(String, i32, u
     }
 }
 
+// Promise P42 (tree): Zeroing for a writer runs in its control groups (v2 and v1), with its CPUs,
+// nice value and scheduling policy, and is charged there.
 #[test]
 fn delegated_worker_runs_in_its_writers_context() {
     let _alone = alone();
@@ -99,6 +101,7 @@ fn delegated_worker_runs_in_its_writers_context() {
     daemon.wait_for("ended", |pool| pool.zeroing_pages == Pages(0));
 }
 
+// Promise P42.
 #[test]
 fn zeroing_is_charged_to_the_writers_group() {
     let _alone = alone();

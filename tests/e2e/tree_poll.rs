@@ -21,6 +21,7 @@ fn value(file: &File) -> u64 {
     text.trim_end().parse().expect("a number")
 }
 
+// Promise P44.
 #[test]
 fn a_thousand_pollers_are_all_woken_and_read_the_truth() {
     let Some(daemon) = daemon(4, "") else { return };

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use client::{Client, Error};
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use units::Pages;
@@ -22,6 +23,7 @@ fn take(client: &mut Client) -> Job {
     take_zeroing(client, Which::default(), false).expect("something to zero")
 }
 
+// Promise P18.
 #[test]
 fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     let page = Page::Mib2;
@@ -35,7 +37,7 @@ fn part_of_a_block_is_kept_and_the_next_worker_goes_on_there() {
     assert_eq!(job.first(), Pages(3));
     let done = allocate(job, 8);
     assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Ready);
-    assert_zero(&daemon.lend(page, 8).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 8).map_alone().expect("a mapping"));
 }
 
 #[test]
@@ -55,6 +57,8 @@ fn zeroed_pages_are_whole_blocks_with_any_number_of_threads() {
     }
 }
 
+// Promise P7 (zero claim): A worker that still holds a block, or reports pages that have no
+// memory, does not make it ready.
 #[test]
 fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let page = Page::Mib2;
@@ -63,7 +67,7 @@ fn a_worker_that_keeps_a_mapping_does_not_make_a_block_ready() {
     let job = take(&mut client);
     let size = page.times(2).0;
     let hidden =
-        client::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
+        linux::Mapping::map(job.file().expect("a block"), size, page.size()).expect("a mapping");
     let done = allocate(job, 2);
     assert_eq!(done.report(&mut client).expect("booked").state, wire::StateName::Draining);
     assert_eq!(daemon.pool().ready_pages, Pages(0));

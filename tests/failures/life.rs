@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
 use nix::sys::signal::Signal;
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::{Daemon, Page};
 use testkit::skip;
@@ -309,7 +310,7 @@ fn borrow(daemon: &Daemon, request: &LendRequest) -> Result<Loan, Felt> {
 
 /// A loan has zeros, or its owner's content.
 fn use_it(loan: &Loan, byte: u8) -> Result<(), Felt> {
-    let memory = loan.map().map_err(|error| Felt::Refused(error.to_string()))?;
+    let memory = loan.map_alone().map_err(|error| Felt::Refused(error.to_string()))?;
     if loan.is_kept() {
         let mut first = [0];
         memory.read(0, &mut first);

@@ -42,6 +42,9 @@ fn failures(life: &mut Life) -> Vec<Failure> {
     failures
 }
 
+// Promise P171 (crashes): Any system call of the daemon may fail, by any error (out of
+// descriptors, memory or space, interrupted, a bad medium). No page, no file and no byte is lost
+// or leaked, the next daemon serves, and where a client felt it a line gives the cause.
 #[test]
 fn failing_system_call_loses_no_page_and_the_next_daemon_serves() {
     let _alone = alone();
@@ -67,6 +70,7 @@ fn failing_system_call_loses_no_page_and_the_next_daemon_serves() {
     assert!(felt, "no call failed at all: {outcomes:?}");
 }
 
+// Promise P214.
 /// All answers with descriptors: a loan that did not get to its owner was its content for the next
 /// daemon, each time.
 #[test]

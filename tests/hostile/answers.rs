@@ -69,6 +69,8 @@ fn many_loans(scene: &mut Scene<'_>) -> Got {
     Ok(format!("{} loans", held.len()))
 }
 
+// Promise P163 (socket): An answer of many entries is written once, whichever it is: of loans,
+// blocks, names or holders.
 #[test]
 fn long_answers_delay_only_their_caller() {
     let ready = "max = 600\nready_low = 560\nready_high = 600\n";

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use client::Mapping;
 use linux::BlockFile;
+use linux::Mapping;
 use prezero_tests::Page;
 use rustix::fs::Mode;
 use testkit::child::fork;

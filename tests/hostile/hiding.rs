@@ -13,6 +13,7 @@ use crate::attack::{POOL, WORKERS, say};
 use crate::scene::Scene;
 use crate::stage::Stage;
 use crate::users::User;
+use prezero_tests::MapAlone as _;
 
 /// Time enough to end a thread, and to take a table of its own.
 const THREAD_END_PERIOD: Duration = Duration::from_millis(100);
@@ -28,7 +29,7 @@ fn without_a_first_thread(scene: &Scene<'_>, ready: &Ready) -> ! {
     let loan = scene.borrow(|_| {});
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let memory = loan.map().expect("a mapping");
+            let memory = loan.map_alone().expect("a mapping");
             memory.fill(0..memory.len(), 1);
             std::thread::sleep(THREAD_END_PERIOD);
             ready.signal();
@@ -73,6 +74,9 @@ fn hide(stage: &Stage, how: fn(&Scene<'_>, &Ready) -> !) -> Child {
     child
 }
 
+// Promise P263 (operator): `holders` looks at every thread: a process without its first one, and a
+// thread with descriptors of its own, hide nothing. Threads that share a table are looked at once,
+// and after the first threads of all processes.
 #[test]
 fn borrowers_hide_from_no_look_for_holders() {
     let Some(mut stage) = Stage::set(16, &format!("{POOL}{WORKERS}")) else { return };

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use units::Uid;
 
-use client::{AgentClient, LendRequest};
+use client::{Client, LendRequest};
 use prezero_tests::{Daemon, Page};
 use serde_json::{Value, json};
 
@@ -41,9 +41,9 @@ fn name(text: &str, uid: User) -> LendRequest {
 fn lend_and_return(daemon: &Daemon) -> Result<Duration, String> {
     let request = name(&format!("victim/{}", std::process::id()), User::Victim);
     let clock = Clock::start(daemon);
-    let done = AgentClient::connect(daemon.agent_socket()).and_then(|mut agent| {
+    let done = Client::connect(daemon.agent_socket()).and_then(|mut agent| {
         agent.lend(&request)?;
-        agent.release(request.name().expect("a name").clone())
+        agent.return_loan(request.name().expect("a name").clone(), false)
     });
     let took = clock.stop();
     done.map(|()| took).map_err(|error| format!("lend and return by name: {error}"))
@@ -86,7 +86,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
     ];
     let calls = names.iter().flat_map(|odd| {
         [
-            ("agent.Lend", json!({ "name": odd, "bytes": page })),
+            ("Lend", json!({ "name": odd, "bytes": page })),
             ("agent.Return", json!({ "name": odd })),
             ("agent.ListLoans", json!({ "after": odd })),
         ]
@@ -103,7 +103,7 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
     ];
     scene.set_up();
     let mut got = Vec::new();
-    let numbers = numbers.into_iter().map(|odd| ("agent.Lend", odd));
+    let numbers = numbers.into_iter().map(|odd| ("Lend", odd));
     for (method, parameters) in calls.chain(numbers) {
         let error = ask(scene, method, &parameters);
         if error.starts_with("granted") {
@@ -127,12 +127,13 @@ fn ask_oddly(scene: &mut Scene<'_>) -> Got {
 /// Names that look alike are loans of their own, and no scope's quota is another's.
 fn confuse_names(scene: &mut Scene<'_>) -> Got {
     let fail = |error: client::Error| error.to_string();
-    let mut agent = AgentClient::connect(scene.daemon.agent_socket()).map_err(fail)?;
+    let mut agent = Client::connect(scene.daemon.agent_socket()).map_err(fail)?;
     scene.set_up();
     let alike = ["a", "a/b", "a.b", "A/b", "a/b/c", "a-b", "a_b", "a/B"];
     let mut paths = Vec::new();
     for one in alike {
-        paths.push(agent.lend(&name(one, User::Victim)).map_err(fail)?.loan.path);
+        let loan = agent.lend(&name(one, User::Victim)).map_err(fail)?;
+        paths.push(loan.path().expect("a loan by name").to_owned());
     }
     paths.sort_unstable();
     paths.dedup();
@@ -145,8 +146,8 @@ fn confuse_names(scene: &mut Scene<'_>) -> Got {
         return Err(format!("a name of another user's loan was granted: {lent:?}"));
     }
     for one in alike {
-        agent.release(one.parse().expect("a name")).map_err(fail)?;
-        if agent.release(one.parse().expect("a name")).is_ok() {
+        agent.return_loan(one.parse().expect("a name"), false).map_err(fail)?;
+        if agent.return_loan(one.parse().expect("a name"), false).is_ok() {
             return Err(format!("{one} was returned twice"));
         }
     }
@@ -166,7 +167,7 @@ fn exceed_a_scope(scene: &mut Scene<'_>) -> Got {
             let Ok(mut stream) = knock(scene) else { continue };
             let name = format!("team/{own}.{round}.{number}");
             let asked = json!({ "name": name, "bytes": 2 << 20 });
-            let _ = stream.write_all(&message("agent.Lend", &asked));
+            let _ = stream.write_all(&message("Lend", &asked));
             crowd.push(stream);
         }
         for stream in &crowd {
@@ -192,13 +193,13 @@ fn exceed_a_scope(scene: &mut Scene<'_>) -> Got {
     Ok("QuotaExceeded beyond it".to_owned())
 }
 
-fn scene_agent(scene: &Scene<'_>) -> Result<AgentClient, String> {
-    AgentClient::connect(scene.daemon.agent_socket()).map_err(|error| error.to_string())
+fn scene_agent(scene: &Scene<'_>) -> Result<Client, String> {
+    Client::connect(scene.daemon.agent_socket()).map_err(|error| error.to_string())
 }
 
 /// What the scope holds, as root's agent sees it.
 fn count_scope(daemon: &Daemon) -> Result<Duration, String> {
-    let loans = AgentClient::connect(daemon.agent_socket()).and_then(|mut a| a.loans("team/"));
+    let loans = Client::connect(daemon.agent_socket()).and_then(|mut a| a.loans("team/"));
     let loans = loans.map_err(|error| error.to_string())?;
     let bytes: u64 = loans.iter().map(|loan| loan.bytes.0).sum();
     if bytes > 4 << 20 {
@@ -262,11 +263,16 @@ fn list_for_ever(scene: &mut Scene<'_>) -> Got {
         }
     }
     for one in &names {
-        agent.release(one.parse().expect("a name")).map_err(|error| error.to_string())?;
+        agent
+            .return_loan(one.parse().expect("a name"), false)
+            .map_err(|error| error.to_string())?;
     }
     Ok("256 loans a list".to_owned())
 }
 
+// Promise P163.
+// Promise P164 (names): One agent, by any message, leaves others of its group and root their
+// places, and gets no user a file that is not lent.
 #[test]
 fn agents_get_errors_delay_no_user_and_leave_nothing() {
     let Some(mut stage) = Stage::set(320, &config(300)) else { return };

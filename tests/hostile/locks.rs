@@ -163,6 +163,7 @@ fn hold_pipes(leases: &[OwnedFd]) {
     }
 }
 
+// Promise P160.
 /// Leases with a holder at work on their pipes at the time when a new daemon looks for them.
 #[test]
 fn pipes_of_leases_hold_up_no_start() {
@@ -202,6 +203,10 @@ fn pipes_of_leases_hold_up_no_start() {
     assert!(left.is_nothing(), "left {left}");
 }
 
+// Promise P118 (socket): Any local user can hold the lock of all file locks without CPU time, by
+// reading `/proc/locks`. It delays no call where pins are seen, and neither do leases on files
+// beside it.
+// Promise P160.
 #[test]
 fn kernel_locks_that_any_process_can_stretch_delay_no_user() {
     let Some(mut stage) = Stage::usual("auto") else { return };

@@ -113,6 +113,9 @@ fn attack(recycle: &'static str, subjects: &[Subject]) {
     subjects.iter().for_each(|attack| attack(&mut stage));
 }
 
+// Promise P25.
+// Promise P247.
+// Promise P248.
 #[test]
 fn attacks_on_a_daemon_get_errors_and_delay_no_user() {
     attack("auto", &[RECYCLING, OTHERS].concat());

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use client::AgentClient;
+use client::Client;
 use prezero_tests::{Daemon, process};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -21,7 +21,7 @@ pub(crate) const SUPPLY: Victim = Victim { what: "GetSupply", user: User::Root, 
 
 fn supply(daemon: &Daemon) -> Result<Duration, String> {
     let clock = Clock::start(daemon);
-    let answer = AgentClient::connect(daemon.agent_socket()).and_then(|mut agent| agent.supply());
+    let answer = Client::connect(daemon.agent_socket()).and_then(|mut agent| agent.supply());
     let took = clock.stop();
     answer.map(|_| took).map_err(|error| format!("connect and GetSupply: {error}"))
 }

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use client::Mapping;
 use linux::BlockFile;
+use linux::Mapping;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 use testkit::child::{Child, fork};

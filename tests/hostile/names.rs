@@ -42,7 +42,7 @@ fn whole(name: &str, pages: u64) -> Value {
 /// A connection with a loan in the making.
 fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     let mut stream = connect(daemon);
-    stream.write_all(&message("agent.Lend", &whole(name, LARGE))).expect("it listens");
+    stream.write_all(&message("Lend", &whole(name, LARGE))).expect("it listens");
     let end = Instant::now() + WAIT_TIMEOUT;
     loop {
         let listed = daemon.agent().loans(name).expect("a list");
@@ -55,6 +55,8 @@ fn begun(daemon: &Daemon, name: &str) -> UnixStream {
     }
 }
 
+// Promise P270 (names): A loan that is being made is listed as pending and has no path. It ends
+// within a page when its agent hangs up or its name is returned.
 #[test]
 fn an_agent_that_goes_amid_a_loan_leaves_none() {
     let _alone = alone();
@@ -79,24 +81,27 @@ fn an_agent_that_goes_amid_a_loan_leaves_none() {
         std::thread::sleep(Duration::from_millis(500));
         assert!(daemon.agent().loans("").expect("a list").is_empty());
         let mut next = connect(&daemon);
-        let answer = call(&mut next, "agent.Lend", &whole(&name, 1));
+        let answer = call(&mut next, "Lend", &whole(&name, 1));
         assert!(error_of(&answer).starts_with("granted"), "{answer:?}");
-        daemon.agent().release(name.parse().expect("a name")).expect("it is lent");
+        daemon.agent().return_loan(name.parse().expect("a name"), false).expect("it is lent");
     }
 }
 
+// Promise P270.
 #[test]
 fn an_agent_that_has_said_all_and_reads_gets_its_loan() {
     let _alone = alone();
     let daemon = daemon(SMALL);
     let mut stream = connect(&daemon);
-    stream.write_all(&message("agent.Lend", &whole("team/x", SMALL))).expect("it listens");
+    stream.write_all(&message("Lend", &whole("team/x", SMALL))).expect("it listens");
     stream.shutdown(Shutdown::Write).expect("it is connected");
     drop(receive(&stream));
     let loans = daemon.agent().loans("").expect("a list");
     assert!(matches!(&loans[..], [loan] if !loan.pending), "{loans:?}");
 }
 
+// Promise P271 (names): A tenant with loans that wait for what it holds open delays no loan of
+// another tenant.
 #[test]
 fn tenant_with_waiting_loans_delays_no_other_tenant() {
     const LOANS: usize = 8;
@@ -111,8 +116,11 @@ fn tenant_with_waiting_loans_delays_no_other_tenant() {
     let kept: Vec<_> = (0..LOANS)
         .map(|nth| {
             let lent = daemon.agent().lend(&owned(nth)).expect("a loan");
-            let file = std::fs::File::open(lent.loan.path).expect("root may");
-            daemon.agent().release(owned(nth).name().expect("a name").clone()).expect("it is lent");
+            let file = std::fs::File::open(lent.path().expect("a path")).expect("root may");
+            daemon
+                .agent()
+                .return_loan(owned(nth).name().expect("a name").clone(), false)
+                .expect("it is lent");
             file
         })
         .collect();

@@ -110,6 +110,9 @@ fn end(child: &mut Child) {
 const SERVE: [&str; 8] =
     ["serve", "--plain", "--pool", "page_size=4K", "--set", "workers.max=0", "--log", "info"];
 
+// Promise P262 (operator): Run directories, sockets and the control tree lie where only root and
+// the daemon's user can change the path; another user's directory or link on it is refused, and
+// nothing is made behind it.
 #[test]
 fn paths_that_another_user_can_redirect_are_refused() {
     let _alone = alone();
@@ -159,6 +162,8 @@ fn paths_that_another_user_can_redirect_are_refused() {
     });
 }
 
+// Promise P261 (socket): A socket has its mode from the start, or refuses all users before. Modes
+// and owners are changed through the new socket, never by a name.
 #[test]
 fn sockets_have_their_modes_without_a_change_by_name() {
     let _alone = alone();

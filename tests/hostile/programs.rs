@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use client::Mapping;
+use linux::Mapping;
 use prezero_tests::{Daemon, Page};
 use rustix::fs::{Mode, fchmod};
 

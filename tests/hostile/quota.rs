@@ -178,6 +178,8 @@ fn loans_of_nothing(scene: &mut Scene<'_>) -> Got {
     }
 }
 
+// Promise P119 (socket): A status report costs the daemon what it is long, however many loans
+// there are.
 #[test]
 fn unmapped_loans_are_bounded() {
     let Some(mut stage) = Stage::set(640, &format!("{POOL}{WORKERS}")) else { return };

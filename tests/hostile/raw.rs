@@ -12,8 +12,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use client::Mapping;
 use libc::c_int;
+use linux::Mapping;
 pub(crate) use prezero_tests::pins::{pin_in_pipe, pin_in_ring, read_pinned};
 
 fn check(ret: i64) -> io::Result<i64> {

@@ -12,6 +12,7 @@ use crate::attack::Attack;
 use crate::scene::{Got, Scene, call, error_of, message};
 use crate::stage::Stage;
 use crate::users::User;
+use prezero_tests::MapAlone as _;
 
 /// Names that would be paths, fields of the journal's names, or nothing.
 fn name_files(scene: &mut Scene<'_>) -> Got {
@@ -78,7 +79,7 @@ fn take_anothers_name(scene: &mut Scene<'_>) -> Got {
             request.owner = Some("db".parse().expect("a name"));
             request.keep = Some(Duration::ZERO);
         });
-        let memory = loan.map().expect("lent memory");
+        let memory = loan.map_alone().expect("lent memory");
         let mut seen = vec![0; memory.len()];
         memory.read(0, &mut seen);
         if seen.contains(&crate::victim::SECRET) {
@@ -104,7 +105,7 @@ pub(crate) fn an_owner_of_the_same_name_is_another_users(stage: &mut Stage) {
         let loan = Client::connect(daemon.socket()).and_then(|mut c| c.lend(&request));
         let took = clock.stop();
         let loan = loan.map_err(|error| format!("Lend to db: {error}"))?;
-        let memory = loan.map().map_err(|error| error.to_string())?;
+        let memory = loan.map_alone().map_err(|error| error.to_string())?;
         let mut seen = [0];
         memory.read(4096, &mut seen);
         let expected = if loan.is_kept() { SECRET } else { 0 };

@@ -75,6 +75,7 @@ impl<'a> Scene<'a> {
     /// The same, down to its descriptors: the lease and the block.
     pub(crate) fn borrow_file(&self, change: impl Fn(&mut LendRequest)) -> (OwnedFd, BlockFile) {
         let (lease, mut blocks) = self.borrow(change).into_fds();
+        let lease = lease.expect("a loan that is held by its lease");
         (lease, BlockFile::from(blocks.pop().expect("one block")))
     }
 

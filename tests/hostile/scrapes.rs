@@ -276,6 +276,9 @@ fn attacks(stage: &mut Stage, at: At, scrapers: &[Victim], served: &[Victim]) {
     attack("epoll watchers of a scrape", wake_many).run(stage);
 }
 
+// Promise P242 (socket): Endless scrapes, and a scrape that wakes a hundred thousand epoll sets,
+// delay no loan: metrics have a thread of their own, and making their text takes at most a tenth
+// of the daemon's time.
 #[test]
 fn scrapers_by_path_delay_no_user() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Path.text());
@@ -293,6 +296,8 @@ fn scrapers_by_path_delay_no_user() {
     let _ = std::fs::remove_dir_all(place());
 }
 
+// Promise P242.
+// Promise P260.
 #[test]
 fn scrapers_by_address_delay_no_user() {
     let config = format!("{POOL}[metrics]\nlisten = \"{}\"\n{WORKERS}", At::Port.text());

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use client::Mapping;
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::Page;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -225,7 +226,7 @@ fn drain_and_wait(scene: &mut Scene<'_>) -> Got {
     let mut held = Vec::new();
     for _ in 0..DRAINING_BLOCKS {
         let loan = scene.borrow(|request| request.single = false);
-        let memory = loan.map().expect("lent memory");
+        let memory = loan.map_alone().expect("lent memory");
         memory.fill(0..1, 1);
         held.push(memory);
     }
@@ -370,7 +371,8 @@ pub(crate) fn a_mapping_of_a_lease_is_refused(stage: &mut Stage) {
     let attack = |scene: &mut Scene<'_>| {
         let loan = scene.borrow(|_| {});
         scene.set_up();
-        let mapped = Mapping::map(loan.lease(), 2 << 20, Page::Mib2.size());
+        let lease = loan.lease().expect("a loan that is held by its lease");
+        let mapped = Mapping::map(lease, 2 << 20, Page::Mib2.size());
         scene.wait();
         match mapped {
             Ok(_) => Err("the lease can be mapped".to_owned()),

@@ -184,10 +184,13 @@ impl Stage {
         let signed = |now: u64, before: u64| now.cast_signed() - before.cast_signed();
         let memory = || signed(self.memory_kib(), self.memory_kib);
         soon(&|| memory() <= LEFT_KIB);
-        let descriptors = signed(self.descriptors() as u64, self.descriptors as u64).max(0);
         let memory_kib = memory();
         self.daemon.client().release(None, None, None).expect("everything back");
+        // Files without pages are in no count of the daemon's: their users' queues remove them.
+        soon(&|| self.files() == 0);
         let files = self.files();
+        soon(&|| self.descriptors() <= self.descriptors);
+        let descriptors = signed(self.descriptors() as u64, self.descriptors as u64).max(0);
         soon(&|| Kernel::now() == self.kernel);
         let (now, before) = (Kernel::now(), self.kernel);
         let promised = |kernel: Kernel| kernel.reserved.unwrap_or(0);

@@ -8,8 +8,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use client::{Loan, Mapping};
+use client::Loan;
 use linux::BlockFile;
+use linux::Mapping;
 use nix::sys::signal::{Signal, kill};
 use prezero_tests::Daemon;
 use prezero_tests::process::children;

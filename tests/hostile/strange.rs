@@ -7,7 +7,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use client::{Client, Hold, LendRequest, Mapping};
+use client::{Client, Hold, LendRequest};
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 use testkit::child::fork;
@@ -139,7 +141,7 @@ pub(crate) fn the_lease_has_one_end_for_its_borrower(stage: &mut Stage) {
 /// Advice and faults on lent memory that reach beyond the process.
 fn poison(scene: &mut Scene<'_>) -> Got {
     let loan = scene.borrow(|_| {});
-    let memory = loan.map().expect("lent memory");
+    let memory = loan.map_alone().expect("lent memory");
     memory.fill(0..memory.len(), 1);
     scene.set_up();
     let mut tried = Tried::default();
@@ -227,7 +229,7 @@ fn die_everywhere(scene: &mut Scene<'_>) -> Got {
             request.hold = Hold::Memory;
             let lent = Client::connect(&socket).and_then(|mut client| client.lend(&request));
             let _memory = lent.and_then(|loan| {
-                let memory = loan.map()?;
+                let memory = loan.map_alone()?;
                 memory.fill(0..memory.len(), 0xD1);
                 Ok((loan, memory))
             });

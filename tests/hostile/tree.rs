@@ -183,6 +183,7 @@ pub(crate) fn writers_of_the_tree_leave_room_for_root(stage: &mut Stage) {
         .run(stage);
 }
 
+// Promise P49.
 /// A thread without CPU time leaves its work unfinished.
 #[test]
 fn writers_without_cpu_time_hold_up_no_other_user() {

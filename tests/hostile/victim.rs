@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, LendRequest, Loan};
+use prezero_tests::MapAlone as _;
 use prezero_tests::{Daemon, Page};
 use testkit::child::{Child, fork};
 
@@ -121,7 +122,7 @@ pub(crate) fn borrow_pages(daemon: &Daemon, pages: u64) -> Result<Duration, Stri
 
 /// Zero at first, then its own bytes at all times.
 fn look(loan: &Loan) -> Result<(), String> {
-    let memory = loan.map().map_err(|error| format!("mmap: {error}"))?;
+    let memory = loan.map_alone().map_err(|error| format!("mmap: {error}"))?;
     let mut seen = vec![0; memory.len()];
     let all = |seen: &[u8], byte: u8| seen.iter().position(|found| *found != byte);
     memory.read(0, &mut seen);

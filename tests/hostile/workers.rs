@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use client::{Error, Mapping};
+use client::Error;
 use linux::BlockFile;
+use linux::Mapping;
 use prezero_tests::Page;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;

@@ -4,6 +4,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
@@ -14,6 +15,8 @@ use worker::{Which, take_zeroing};
 
 use super::support::{self, kernel, soil_pool};
 
+// Promise P55 (kernel): A killed worker loses no page and no work; a worker's word makes nothing
+// ready.
 #[test]
 fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     let page = Page::Mib2;
@@ -32,9 +35,10 @@ fn a_killed_worker_leaves_its_pages_zeroed_and_no_page_behind() {
     daemon.wait_for("told", |_| daemon.status().counters.lost_workers > 0);
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(192));
-    assert_zero(&daemon.lend(page, 192).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 192).map_alone().expect("a mapping"));
 }
 
+// Promise P55.
 #[test]
 fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     let page = Page::Mib2;
@@ -57,13 +61,15 @@ fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     assert!(daemon.status().counters.zeroed_bytes <= page.times(4));
 }
 
+// Promise P58 (kernel): A restarted daemon honours loans; ready files of a daemon that owned
+// blocks go back to the kernel.
 #[test]
 fn a_borrower_outlives_the_daemon_and_zeroed_pages_too() {
     let page = Page::Mib2;
     let Some(mut daemon) = support::daemon(page, 8, "") else { return };
     daemon.zero("max");
     let loan = daemon.lend(page, 4);
-    let memory = loan.map().expect("a mapping");
+    let memory = loan.map_alone().expect("a mapping");
     soil(&memory, 9);
     daemon.kill();
     daemon.launch();
@@ -81,14 +87,15 @@ fn loan_that_ends_without_a_daemon_is_freed_at_the_next_start() {
     let Some(mut daemon) = support::daemon(page, 4, "") else { return };
     daemon.zero("max");
     let loan = daemon.lend(page, 4);
-    soil(&loan.map().expect("a mapping"), 3);
+    soil(&loan.map_alone().expect("a mapping"), 3);
     daemon.kill();
     drop(loan);
     daemon.launch();
     daemon.wait_for("given back", |p| p.blocks == 0 && p.zeroable_pages == Pages(4));
-    assert_zero(&daemon.lend(page, 4).map().expect("a mapping"));
+    assert_zero(&daemon.lend(page, 4).map_alone().expect("a mapping"));
 }
 
+// Promise P58.
 #[test]
 fn ready_files_of_a_stock_daemon_go_back_to_the_kernel() {
     let page = Page::Mib2;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use client::LendRequest;
 use linux::{Roots, numa};
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
 use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
@@ -12,6 +13,8 @@ use units::{Bytes, Node, Pages};
 
 use super::support::{self, Program, kernel, soil_pool};
 
+// Promise P52 (kernel): A loan takes zeroed pages of the wished node and clears none: the kernel
+// counts hits and no miss.
 #[test]
 fn a_loan_takes_zeroed_pages_and_clears_none() {
     for page in Page::ALL {
@@ -24,7 +27,7 @@ fn a_loan_takes_zeroed_pages_and_clears_none() {
         let after = kernel(page, 0);
         assert_eq!((after.hits.0 - before.hits.0, after.misses.0 - before.misses.0), (pages, 0));
         assert_eq!((after.free.0, after.ready.0), (0, 0));
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         assert_zero(&memory);
         soil(&memory, 0xA5);
         let pool = daemon.pool();
@@ -40,6 +43,7 @@ fn a_loan_takes_zeroed_pages_and_clears_none() {
     }
 }
 
+// Promise P52.
 #[test]
 fn the_lend_verb_runs_a_command_on_it() {
     let page = Page::Mib2;
@@ -56,6 +60,8 @@ fn the_lend_verb_runs_a_command_on_it() {
     assert_eq!((after.hits.0 - before.hits.0, after.misses.0 - before.misses.0), (4, 0));
 }
 
+// Promise P53 (kernel): Pages that are not zeroed, and the last `leave_free` pages, are left to
+// the borrower's own faults.
 #[test]
 fn unzeroed_part_is_unbacked_and_filled_by_the_client() {
     let page = Page::Mib2;
@@ -66,13 +72,14 @@ fn unzeroed_part_is_unbacked_and_filled_by_the_client() {
     assert_eq!((loan.bytes(), loan.ready_bytes()), (page.times(6), page.times(3)));
     assert_eq!(kernel(page, 0).misses.0, before.misses.0, "the daemon clears nothing");
     assert_eq!(daemon.kernel_free(page), 5, "the unbacked part takes pages when it is touched");
-    let memory = loan.map().expect("a mapping");
+    let memory = loan.map_alone().expect("a mapping");
     assert_zero(&memory);
     soil(&memory, 1);
     assert_eq!(daemon.kernel_free(page), 2);
     assert_eq!(kernel(page, 0).misses.0 - before.misses.0, 3, "in the client's own faults");
 }
 
+// Promise P53.
 #[test]
 fn the_daemon_leaves_the_last_pages_to_others() {
     let page = Page::Mib2;
@@ -82,7 +89,7 @@ fn the_daemon_leaves_the_last_pages_to_others() {
     let loan = daemon.lend(page, 8);
     assert_eq!(loan.ready_bytes(), page.times(5));
     assert_eq!(daemon.kernel_free(page), 3);
-    assert_zero(&loan.map().expect("the rest by the client's own faults"));
+    assert_zero(&loan.map_alone().expect("the rest by the client's own faults"));
 }
 
 #[test]
@@ -91,7 +98,7 @@ fn former_content_is_unreadable() {
     let Some(daemon) = support::daemon(page, 4, "") else { return };
     for round in 1..4 {
         daemon.zero("2");
-        let memory = daemon.lend(page, 4).map().expect("a mapping");
+        let memory = daemon.lend(page, 4).map_alone().expect("a mapping");
         assert_zero(&memory);
         soil(&memory, round);
         drop(memory);
@@ -104,7 +111,7 @@ fn a_mapping_outlives_its_lease_and_so_do_its_pages() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 4, "") else { return };
     daemon.zero("2");
-    let memory = daemon.lend(page, 4).map().expect("a mapping");
+    let memory = daemon.lend(page, 4).map_alone().expect("a mapping");
     soil(&memory, 9);
     // On a kernel that shows no descriptor it is draining nowhere: its pages are free when it is
     // gone.
@@ -124,7 +131,7 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
     daemon.zero("max");
     let hour = Duration::from_secs(3600);
     let loan = daemon.lend_to("db", hour, page, 4);
-    soil(&loan.map().expect("a mapping"), 7);
+    soil(&loan.map_alone().expect("a mapping"), 7);
     drop(loan);
     if !support::shows_descriptors(&daemon) {
         // Its other users are unknown: it is given up, and its owner gets zeros as any borrower
@@ -133,15 +140,15 @@ fn kept_content_holds_its_file_and_goes_to_its_owner() {
         assert_eq!(daemon.kernel_free(page), 8);
         let other = daemon.lend_to("db", hour, page, 4);
         assert!(!other.is_kept());
-        assert_zero(&other.map().expect("other memory"));
+        assert_zero(&other.map_alone().expect("other memory"));
         return;
     }
     let pool = daemon.wait_for("kept", |p| p.kept_pages == Pages(4));
     assert_eq!((pool.blocks, daemon.kernel_free(page)), (1, 4));
-    assert_zero(&daemon.lend(page, 4).map().expect("other memory"));
+    assert_zero(&daemon.lend(page, 4).map_alone().expect("other memory"));
     let again = daemon.lend_to("db", hour, page, 4);
     assert!(again.is_kept());
-    assert_soiled(&again.map().expect("its content"), 7);
+    assert_soiled(&again.map_alone().expect("its content"), 7);
 }
 
 #[test]
@@ -184,7 +191,7 @@ fn each_loan_lies_on_the_node_that_was_asked_for() {
         let request = LendRequest { node: Some(Node(node)), ..LendRequest::new(page.times(4)) };
         let loan = daemon.client().lend(&request).expect("four pages on each node");
         assert_eq!(loan.ready_bytes(), page.times(4));
-        let memory = loan.map().expect("a mapping");
+        let memory = loan.map_alone().expect("a mapping");
         assert_zero(&memory);
         let places = numa::nodes_of(&memory, page.size()).expect("mapped pages have a node");
         assert!(places.iter().all(|place| place.0 == node), "{places:?} instead of {node}");
@@ -203,7 +210,7 @@ fn a_library_loan_takes_from_both_nodes_if_it_must() {
     daemon.zero("max");
     let large = daemon.client().lend(&LendRequest::new(page.times(7))).expect("seven of eight");
     assert_eq!((large.parts().len(), large.ready_bytes()), (2, page.times(7)));
-    let memory = large.map().expect("one range over both nodes");
+    let memory = large.map_alone().expect("one range over both nodes");
     assert_zero(&memory);
     let places = numa::nodes_of(&memory, page.size()).expect("mapped pages have a node");
     assert!(places.iter().any(|n| n.0 == 0) && places.iter().any(|n| n.0 == 1), "{places:?}");
@@ -221,7 +228,7 @@ fn two_borrowers_at_once_get_no_more_than_there_is() {
     });
     assert!(loans.iter().all(|loan| loan.ready_bytes() == page.times(8)));
     for loan in &loans {
-        assert_zero(&loan.map().expect("a mapping"));
+        assert_zero(&loan.map_alone().expect("a mapping"));
     }
     assert_eq!(daemon.kernel_free(page), 0);
     let refused = daemon.client().lend(&LendRequest::new(page.times(1)));

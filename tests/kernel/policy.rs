@@ -12,6 +12,8 @@ use wire::PoolChange;
 
 use super::support::{self, Program, kernel};
 
+// Promise P56 (kernel): Thresholds have hysteresis over what other programs take, without asking
+// the daemon; zeroing stops at high.
 #[test]
 fn own_workers_fill_to_high_and_again_after_pages_were_taken() {
     let page = Page::Mib2;
@@ -30,6 +32,7 @@ fn own_workers_fill_to_high_and_again_after_pages_were_taken() {
     assert_eq!(kernel(page, 0).ready.0, 12, "high is enough");
 }
 
+// Promise P56.
 #[test]
 fn kernel_events_are_not_polled_for() {
     let page = Page::Mib2;
@@ -65,6 +68,7 @@ fn process_time(pid: u32) -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
+// Promise P57 (kernel): The CPU time of zeroing is the worker's and its cgroup's.
 #[test]
 fn the_workers_cpu_time_is_their_cgroups() {
     let (page, pages) = (Page::Mib2, 384);

@@ -2,7 +2,7 @@
 //! A daemon over the kernel's pool, what that kernel says of it, and other programs that take
 //! pages.
 
-use client::Mapping;
+use linux::Mapping;
 use linux::kernel::{Device, Support, offer};
 use linux::{BlockFile, Roots};
 use prezero_tests::{Daemon, Page};

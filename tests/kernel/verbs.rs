@@ -28,6 +28,8 @@ fn json(output: &Output) -> Value {
     })
 }
 
+// Promise P50 (kernel): `serve` picks the kernel's own pool where the kernel offers it; a provider
+// that is forced and not there is one line and exit code 6.
 #[test]
 fn serve_picks_the_kernels_pool_and_stock_on_request() {
     let page = Page::Mib2;
@@ -47,6 +49,7 @@ fn serve_picks_the_kernels_pool_and_stock_on_request() {
     }
 }
 
+// Promise P50.
 #[test]
 fn missing_forced_provider_is_one_line_and_exit_code_6() {
     let offer = offer::probe(&Roots::default()).expect("a kernel can be asked");
@@ -107,6 +110,7 @@ fn status_says_what_the_kernel_says() {
     assert_eq!(status["loans"][0]["pages"], 2);
 }
 
+// Promise P51.
 #[test]
 fn zero_n_pages_zeroes_exactly_n_where_they_are() {
     let page = Page::Mib2;
@@ -141,6 +145,8 @@ fn interrupt(daemon: &Daemon, arguments: &[&str], begun: impl Fn() -> bool) -> (
     (json(&output), output.status.code().expect("it ends by itself"))
 }
 
+// Promise P54 (kernel): A signal ends zeroing within a page, also one of 1 GiB; pages that are
+// done stay zero and are counted.
 #[test]
 fn ctrl_c_keeps_the_pages_that_are_done() {
     let page = Page::Mib2;
@@ -156,6 +162,7 @@ fn ctrl_c_keeps_the_pages_that_are_done() {
     assert_eq!(status.counters.zeroed_bytes, page.times(counts.ready.0));
 }
 
+// Promise P54.
 #[test]
 fn ctrl_c_ends_the_zeroing_of_a_large_page_in_the_middle() {
     let page = Page::Gib1;
@@ -166,6 +173,7 @@ fn ctrl_c_ends_the_zeroing_of_a_large_page_in_the_middle() {
     assert_eq!((counts.ready.0, counts.zeroing.0, counts.zeroable.0), (0, 0, 1));
 }
 
+// Promise P59 (kernel): Watches report what other programs do to the pool.
 #[test]
 fn watch_once_reports_when_a_program_takes_zeroed_pages() {
     let page = Page::Mib2;
@@ -183,6 +191,7 @@ fn watch_once_reports_when_a_program_takes_zeroed_pages() {
     drop(program);
 }
 
+// Promise P59.
 #[test]
 fn watch_reports_pages_that_others_zero() {
     let page = Page::Mib2;

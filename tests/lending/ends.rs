@@ -5,6 +5,7 @@ use client::Hold;
 use units::{Bytes, LeaseId, Node, Pages, Uid};
 
 use super::*;
+use prezero_tests::MapAlone as _;
 
 #[test]
 fn a_loan_held_by_its_memory_lasts_as_long_as_its_mapping() {
@@ -14,7 +15,7 @@ fn a_loan_held_by_its_memory_lasts_as_long_as_its_mapping() {
     let by_memory = LendRequest { hold: Hold::Memory, ..one_file(1) };
     let loan = daemon.client().lend(&by_memory).expect("a loan");
     let id = loan.id();
-    let memory = loan.map().expect("a mapping");
+    let memory = loan.map_alone().expect("a mapping");
     drop(loan);
     // One that is held by its descriptors ends meanwhile.
     drop(daemon.client().lend(&one_file(1)).expect("a loan"));
@@ -40,7 +41,7 @@ fn unmapped_loan_held_by_memory_ends_with_its_lease() {
     });
     // Its page is there for the next one, which is told so at once, and for one that waits.
     let loan = daemon.client().lend(&by_memory).expect("a loan");
-    let memory = loan.map().expect("a mapping");
+    let memory = loan.map_alone().expect("a mapping");
     drop(loan);
     let next = std::thread::scope(|scope| {
         let next = scope.spawn(|| daemon.client().lend(&one_file(1)));
@@ -142,7 +143,7 @@ fn revoked_loan_is_lost_to_all_its_holders() {
     assert_eq!((pool.blocks, pool.ready_pages), (1, Pages(2)), "the other block is as it was");
     // What is draining of one that has ended is revoked as well, by the same number.
     let loan = daemon.client().lend(&one_file(2)).expect("a loan");
-    let (id, memory) = (loan.id(), loan.map().expect("a mapping"));
+    let (id, memory) = (loan.id(), loan.map_alone().expect("a mapping"));
     drop(loan);
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(2));
     assert_eq!(daemon.client().revoke(LeaseId(id.0)).expect("root may"), PAGE.times(2));

@@ -3,10 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use client::{Loan, Mapping};
+use client::Loan;
+use linux::Mapping;
 use units::{Owner, Pages};
 
 use super::*;
+use prezero_tests::MapAlone as _;
 
 /// How long a loan waits for its owner's content, but for what clocks may differ by.
 const MIN_OWNER_WAIT_PERIOD: Duration = Duration::from_millis(1990);
@@ -22,7 +24,7 @@ fn still_mapped() -> (Daemon, LendRequest, Mapping) {
     ready(&daemon, 2);
     let request = owned("guest", Duration::from_secs(60));
     let first: Loan = daemon.client().lend(&request).expect("a loan");
-    let memory = first.map().expect("a mapping");
+    let memory = first.map_alone().expect("a mapping");
     memory.fill(0..1, 7);
     drop(first);
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(1));
@@ -41,7 +43,7 @@ fn an_owner_waits_for_its_former_self_and_finds_its_content() {
     });
     assert!(again.is_kept(), "it was on its way");
     let mut byte = [0];
-    again.map().expect("a mapping").read(0, &mut byte);
+    again.map_alone().expect("a mapping").read(0, &mut byte);
     assert_eq!(byte, [7]);
 }
 

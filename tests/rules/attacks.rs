@@ -29,6 +29,8 @@ fn in_code() -> (BTreeSet<String>, BTreeSet<String>) {
     (found, names)
 }
 
+// Promise P266 (years): docs/evidence/attacks.md has a row of every attack in tests/hostile, and
+// of no other.
 #[test]
 fn the_table_of_attacks_has_each_of_them_and_no_other() {
     let text = read(Path::new("docs/evidence/attacks.md"));

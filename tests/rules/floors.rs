@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::root;
 
+// Promise P111 (programs): Nothing that the shim links calls the kernel through functions that it
+// stands before.
 /// The shim's own library defines `mmap`, `ftruncate`, `sendmsg` and others. Its dependencies call
 /// the kernel by rustix, which makes system calls itself unless a crate asks for `use-libc`. Cargo
 /// then builds it for all crates like this, and the client would call the shim from behind its

@@ -81,6 +81,8 @@ fn texts_of_the_manual() -> BTreeMap<Key, String> {
     texts
 }
 
+// Promise P68 (years): prezero.toml(5) has exactly the keys that the daemon reads, libprezero(3)
+// the functions that the library has.
 #[test]
 fn the_manual_of_the_configuration_file_has_exactly_its_keys() {
     let daemon: BTreeSet<_> = defaults_of_the_daemon().into_keys().collect();
@@ -157,6 +159,7 @@ fn example_of_the_manual_is_a_good_configuration() {
     Config::from_toml(example).expect("a good configuration");
 }
 
+// Promise P68.
 #[test]
 fn the_manual_of_the_c_library_has_exactly_its_functions() {
     let header = read(Path::new("crates/client/include/prezero.h"));

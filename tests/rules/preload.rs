@@ -43,6 +43,8 @@ fn imports() -> BTreeMap<String, BTreeSet<String>> {
     imports.collect()
 }
 
+// Promise P321 (programs): The shim's rooms import each other in one direction, and each exported
+// symbol has one row.
 #[test]
 fn the_shims_rooms_have_no_circle_of_imports() {
     let mut left = imports();
@@ -59,6 +61,7 @@ fn the_shims_rooms_have_no_circle_of_imports() {
     assert!(left.is_empty(), "these import each other in a circle, or one that does: {left:#?}");
 }
 
+// Promise P321.
 /// A symbol without a row would be found by the linker and not by `dlsym`.
 #[test]
 fn each_symbol_that_the_shim_exports_has_a_row() {

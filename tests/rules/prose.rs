@@ -257,11 +257,15 @@ fn of_document(text: &str) -> Vec<Sentence> {
     sentences(text.lines().enumerate().map(|(at, line)| (at + 1, line)))
 }
 
-/// The sentences of a Rust source's comments. Code ends a paragraph.
+/// The sentences of a Rust source's comments. Code ends a paragraph. Promises are the
+/// specification's sentences.
 fn of_comments(text: &str) -> Vec<Sentence> {
+    let mut is_promise = false;
     let lines = text.lines().enumerate().map(|(at, line)| {
         let comment = line.trim_start().strip_prefix("//");
         let comment = comment.filter(|comment| !comment.contains("SPDX-License-Identifier"));
+        is_promise = comment.is_some_and(|said| is_promise || said.starts_with(" Promise P"));
+        let comment = comment.filter(|_| !is_promise);
         let comment = comment.map(|comment| comment.strip_prefix(['/', '!']).unwrap_or(comment));
         (at + 1, comment.map_or("", |comment| comment.strip_prefix(' ').unwrap_or(comment)))
     });

@@ -261,7 +261,7 @@ impl Soak {
             let mut agent = daemon.agent();
             for loan in agent.loans("").expect("a list") {
                 let name = loan.name.parse().expect("a name");
-                agent.release(name).expect("it was lent");
+                agent.return_loan(name, false).expect("it was lent");
             }
             daemon.client().drain(true).expect("root drains");
             let begun = Instant::now();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use client::{AgentClient, Client, LendRequest, Loan};
+use client::{Client, LendRequest, Loan};
 use linux::Roots;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -295,8 +295,8 @@ impl Daemon {
     /// # Panics
     /// If there is no daemon.
     #[must_use]
-    pub fn agent(&self) -> AgentClient {
-        AgentClient::connect(self.agent_socket()).expect("the daemon listens to agents")
+    pub fn agent(&self) -> Client {
+        Client::connect(self.agent_socket()).expect("the daemon listens to agents")
     }
 
     /// Its status.

@@ -13,3 +13,4 @@ pub mod storm;
 pub mod user;
 
 pub use daemon::{Daemon, Page};
+pub use memory::MapAlone;

@@ -1,7 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writing patterns into borrowed memory, and looking for them.
 
-use client::Mapping;
+use client::Loan;
+use linux::Mapping;
+
+/// Maps a loan as a program may that keeps nothing but the mapping: the mapping outlives the loan.
+pub trait MapAlone {
+    /// All blocks in a row.
+    ///
+    /// # Errors
+    /// As [`Mapping::map_row`].
+    fn map_alone(&self) -> linux::Result<Mapping>;
+}
+
+impl MapAlone for Loan {
+    fn map_alone(&self) -> linux::Result<Mapping> {
+        let row: Vec<_> = self.parts().map(|(fd, part)| (fd, part.bytes.0)).collect();
+        Mapping::map_row(&row, self.page_size())
+    }
+}
 
 /// Fills all of it with a byte that is not zero.
 pub fn soil(memory: &Mapping, byte: u8) {

@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use client::Mapping;
 use io_uring::IoUring;
 use libc::c_int;
+use linux::Mapping;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// The pinned part of a page.

@@ -4,7 +4,6 @@
 use std::fmt::Debug;
 
 use client::Error;
-use wire::agent::AgentError;
 
 /// What a call was refused with.
 ///
@@ -13,17 +12,6 @@ use wire::agent::AgentError;
 pub fn refusal<T: Debug>(result: Result<T, Error>) -> wire::Error {
     match result {
         Err(Error::Refused(error)) => error,
-        other => panic!("not refused: {other:?}"),
-    }
-}
-
-/// The same of an agent's call.
-///
-/// # Panics
-/// If it was not refused by the daemon.
-pub fn agent_refusal<T: Debug>(result: Result<T, Error>) -> AgentError {
-    match result {
-        Err(Error::AgentRefused(error)) => error,
         other => panic!("not refused: {other:?}"),
     }
 }

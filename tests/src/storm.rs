@@ -6,13 +6,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use client::{Client, Hold, LendRequest, Loan, Mapping};
+use client::{Client, Hold, LendRequest, Loan};
+use linux::Mapping;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testkit::child::{Child, fork};
 
 use crate::Page;
+use crate::memory::MapAlone as _;
 
 /// Members may borrow. The number is unused on a usual machine, as are the users'.
 pub const LEND_GROUP: u32 = 65_521;
@@ -163,7 +165,7 @@ impl<'a> Borrower<'a> {
             return None;
         };
         // An unbacked part may be short of pages while others' are on their way back.
-        let memory = loan.map().ok()?;
+        let memory = loan.map_alone().ok()?;
         if (loan.ready_bytes() != loan.bytes() || loan.is_kept()) && memory.populate().is_err() {
             return None;
         }

@@ -17,6 +17,7 @@ mod image;
 mod kernel;
 mod package;
 mod perf;
+mod release;
 mod say;
 mod soak;
 mod stock;
@@ -56,6 +57,10 @@ enum Verb {
     Man,
     /// Hold a report of `prezero bench --json` against tests/perf.toml.
     Perf(perf::Args),
+    /// Build everything that a release publishes, twice, compare both, and tag the commit.
+    Release(release::Args),
+    /// Build what a release publishes, once, in this checkout.
+    Artifacts(release::ArtifactsArgs),
     /// Let everything happen to a daemon for hours, and see that nothing is lost and nothing grows.
     Soak(soak::Args),
     /// Run tests in virtual machines.
@@ -77,6 +82,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
         Verb::Perf(args) => perf::run(&args),
+        Verb::Release(args) => release::run(&args),
+        Verb::Artifacts(args) => release::build(&args),
         Verb::Soak(args) => soak::run(&args),
         Verb::Vm(verb) => vm::run(verb),
     };

@@ -5,6 +5,7 @@ mod agent;
 mod by_name;
 mod listen;
 mod pool;
+mod reading;
 mod reserve;
 mod resize;
 mod set;
@@ -22,6 +23,7 @@ pub use agent::Agent;
 pub use listen::{BadListen, Listen};
 pub(crate) use pool::check_apart;
 pub use pool::{Amount, PoolConfig};
+pub use reading::{did_you_mean, unknown};
 pub use reserve::Reserve;
 pub use resize::PoolSize;
 pub use set::Set;
@@ -51,7 +53,11 @@ pub enum ConfigError {
     #[error("pool {0}: pages_per_block must be at least 1; write `ready` for blocks of all sizes")]
     EmptyBlock(Domain),
     /// A low threshold above the high one.
-    #[error("pool {pool}: ready_low {low} is above ready_high {high}")]
+    #[error(
+        "pool {pool}: ready_low {} is above ready_high {}",
+        low.bytes(pool.page_size),
+        high.bytes(pool.page_size)
+    )]
     Thresholds {
         /// The pool.
         pool: PoolKey,
@@ -61,7 +67,12 @@ pub enum ConfigError {
         high: Pages,
     },
     /// A high threshold that the pool may never reach.
-    #[error("pool {pool}: ready_high {high} is above max {max}, the pages it may own")]
+    #[error(
+        "pool {pool}: {} {} is above max {}, the most that it may own",
+        if pool.is_mixed() { "ready" } else { "ready_high" },
+        high.bytes(pool.page_size),
+        max.bytes(pool.page_size)
+    )]
     AboveMax {
         /// The pool.
         pool: PoolKey,
@@ -71,7 +82,7 @@ pub enum ConfigError {
         max: Pages,
     },
     /// A bound of the kernel's pool without the one that lets the daemon change it.
-    #[error("pool {0}: {1} says nothing without size_max: add it, or leave {1} away")]
+    #[error("pool {0}: {1} has no effect without size_max: set size_max, or remove {1}")]
     SizeWithoutMax(Domain, &'static str),
     /// Two sizes of one pool of the kernel's.
     #[error(
@@ -322,7 +333,7 @@ impl Config {
     /// # Errors
     /// The first thing wrong with it.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|e| syntax(&e))?;
+        let config: Self = toml::from_str(text).map_err(|error| reading::in_file(text, &error))?;
         config.check()?;
         Ok(config)
     }
@@ -338,7 +349,9 @@ impl Config {
                 return Err(ConfigError::ReservedTwice(one.node, one.page_size));
             }
         }
-        check_apart(&self.pools)?;
+        let mut spread = self.clone();
+        spread.spread(&[Node(0)]);
+        check_apart(&spread.pools)?;
         self.tree.check()?;
         match self.workers.pause_above_pressure {
             Some(percent) if !(1..=100).contains(&percent) => Err(ConfigError::Pressure(percent)),
@@ -346,15 +359,27 @@ impl Config {
         }
     }
 
+    /// Makes a pool of no node one for each of these nodes. A table with a node stands there in
+    /// place of one without, of the same page size.
+    pub fn spread(&mut self, nodes: &[Node]) {
+        let has_own = |pool: &&PoolConfig| !pool.every_node;
+        let own: Vec<_> =
+            self.pools.iter().filter(has_own).map(|pool| pool.key().domain()).collect();
+        let on_nodes = |pool: PoolConfig| -> Vec<PoolConfig> {
+            if !pool.every_node {
+                return vec![pool];
+            }
+            let on = |node: &Node| PoolConfig { node: *node, every_node: false, ..pool.clone() };
+            nodes.iter().map(on).filter(|pool| !own.contains(&pool.key().domain())).collect()
+        };
+        self.pools = std::mem::take(&mut self.pools).into_iter().flat_map(on_nodes).collect();
+    }
+
     /// The most bytes that `uid` may hold, given the quota of its groups.
     #[must_use]
     pub fn quota_for(&self, uid: Uid, by_groups: Option<Bytes>) -> Option<Bytes> {
         self.quota_of.get(&uid).copied().or(by_groups)
     }
-}
-
-fn syntax(error: &toml::de::Error) -> ConfigError {
-    ConfigError::Syntax(error.to_string().trim_end().to_owned())
 }
 
 #[cfg(test)]
@@ -414,6 +439,27 @@ mod tests {
     }
 
     #[test]
+    fn pool_without_a_node_is_one_for_each_node_without_its_own() {
+        let text = "[[pool]]\npage_size = \"2M\"\nready = \"1G\"\n\
+                    [[pool]]\nnode = 1\npage_size = \"2M\"\nready = \"4G\"\n\
+                    [[pool]]\nnode = 0\npage_size = \"1G\"\n";
+        let mut config = Config::from_toml(text).expect("a good file");
+        config.spread(&[0, 1, 2].map(Node));
+        let pools: Vec<_> = config
+            .pools
+            .iter()
+            .map(|pool| (pool.node.0, pool.page_size.to_string(), pool.ready_high.0))
+            .collect();
+        let expected = [(0, "2M", 512), (2, "2M", 512), (1, "2M", 2048), (0, "1G", 0)];
+        assert_eq!(pools, expected.map(|(node, size, ready)| (node, size.to_owned(), ready)));
+        let spread = config.clone();
+        config.spread(&[Node(5)]);
+        assert_eq!(config, spread, "once is enough");
+        let twice = "[[pool]]\npage_size = \"2M\"\n[[pool]]\npage_size = \"2M\"\n";
+        assert!(Config::from_toml(twice).unwrap_err().to_string().contains("twice"));
+    }
+
+    #[test]
     fn flags_and_file_say_the_same() {
         let flag: PoolConfig =
             "node=1,page_size=1G,pages_per_block=8,ready_low=8,ready_high=16,max=64,leave_free=2,recycle=in-place"
@@ -431,8 +477,14 @@ mod tests {
         refused("pol = 1", "pol");
         refused("[[pool]]\npage_size = \"3M\"", "3M");
         refused("[[pool]]\npage_size = \"2M\"\npages_per_block = 0", "at least 1");
-        refused("[[pool]]\npage_size = \"2M\"\nready_low = 2\nready_high = 1", "ready_low 2");
-        refused("[[pool]]\npage_size = \"2M\"\nready_high = 2\nmax = 1", "above max 1");
+        refused(
+            "[[pool]]\npage_size = \"2M\"\nready_low = 2\nready_high = 1",
+            "ready_low 4M is above ready_high 2M",
+        );
+        refused(
+            "[[pool]]\npage_size = \"2M\"\nready_high = 2\nmax = 1",
+            "ready_high 4M is above max 2M",
+        );
         refused("[[pool]]\npage_size = \"2M\"\n[[pool]]\npage_size = \"2M\"", "twice");
         let twice = "[[reserve]]\npage_size = \"1G\"\npages = 1\n";
         refused(&twice.repeat(2), "1G pages of node 0");

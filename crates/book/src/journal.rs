@@ -50,7 +50,7 @@ pub fn name_of(block: &Block) -> String {
 }
 
 /// The most characters that a loan's name and its owner's have together: a file name has 255 bytes,
-/// and a daemon reads calls of 1 KiB.
+/// and a call stays well below the 4 KiB that a daemon reads.
 pub const MAX_OWNED_CHARACTERS: usize = 124;
 
 /// What a loan's name stands behind. No field before it has a hyphen.
@@ -162,6 +162,7 @@ mod tests {
     }
 
     proptest! {
+        // Promise P35.
         #[test]
         fn every_name_reads_back(
             (id, node, k) in (any::<u64>(), any::<u32>(), 1..=u64::MAX),

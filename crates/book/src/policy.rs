@@ -50,6 +50,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    // Promise P20.
     #[test]
     fn refilling_starts_below_low_and_stops_at_high() {
         let (low, high) = (Pages(4), Pages(8));

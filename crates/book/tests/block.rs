@@ -138,6 +138,9 @@ struct Shown;
 
 impl Proof for Shown {}
 
+// Promise P103 (isolation): A block is cleared in place only after the proof that it is closed,
+// unmapped, unpinned, and that no `open()` of it is in flight; or where the operator forces that
+// on a kernel that hides pins.
 #[test]
 fn only_a_proof_or_in_place_has_a_block_cleared_where_it_lies() {
     use Recycle::{Auto, Fresh, InPlace};
@@ -174,7 +177,7 @@ fn only_a_proof_or_in_place_has_a_block_cleared_where_it_lies() {
 fn kept_content_and_a_workers_report_wait_for_the_last_pin() {
     let mut kept = block_in(StateName::Draining);
     assert_eq!(kept.settle(Reach::Pinned, Recycle::Auto, 100), Ok(Settled::Draining));
-    assert_eq!(kept.hold(), HeldBy::Pinned);
+    assert_eq!(kept.held_by(), HeldBy::Pinned);
     let nobody = Reach::Nobody(Unheld::by(Shown));
     assert_eq!(kept.settle(nobody, Recycle::Auto, 100), Ok(Settled::Kept));
     let mut zeroed = block_in(StateName::Zeroing);
@@ -189,9 +192,10 @@ fn holder_of_a_block_is_forgotten_with_that_life_of_it() {
     assert_eq!(block.settle(Reach::Sole, Recycle::Auto, 100), Ok(Settled::Kept));
     block.lend_again(part(2, "guest")).expect("it is kept");
     block.put_back(LeaseId(2)).expect("it is lent");
-    assert_eq!(block.hold(), HeldBy::Open, "nobody has looked yet");
+    assert_eq!(block.held_by(), HeldBy::Open, "nobody has looked yet");
 }
 
+// Promise P221.
 #[test]
 fn named_loan_is_kept_only_where_no_process_has_its_files_name() {
     struct Looked;

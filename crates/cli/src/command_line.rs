@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use crate::exit::{self, Outcome};
 use crate::manual;
 use crate::verbs::{
-    completions, doctor, drain, holders, lab, lend, loans, module, named, release, reserve, revoke,
-    run, serve, set, status, top, wait, watch, zero,
+    complete, completions, doctor, drain, holders, lab, lend, loans, module, named, release,
+    reserve, revoke, run, serve, set, status, top, wait, watch, zero,
 };
 
 /// Huge pages that are zero before anyone asks.
@@ -18,10 +18,36 @@ use crate::verbs::{
 /// library. `prezero demo` shows on this machine what that saves.
 #[derive(Debug, Parser)]
 #[command(name = "prezero", version, after_help = exit::TABLE, max_term_width = 100)]
-#[command(arg_required_else_help = true)]
+#[command(arg_required_else_help = true, help_template = help_template())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+/// The verbs, by what they are for.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run the service", &["serve", "reserve", "set", "release", "drain", "module"]),
+    ("Borrow", &["lend", "run", "return", "loans"]),
+    ("Zero", &["zero"]),
+    ("Look", &["status", "top", "watch", "wait", "doctor", "holders", "revoke"]),
+    ("Study, and set up", &["demo", "bench", "plan", "completions", "help"]),
+];
+
+/// clap's own, with the verbs in groups.
+fn help_template() -> String {
+    let verbs = Verb::augment_subcommands(clap::Command::new("prezero"));
+    let about = |name: &str| {
+        let about = verbs.find_subcommand(name).and_then(clap::Command::get_about);
+        about.map_or("Print this, or the help of a verb".to_owned(), ToString::to_string)
+    };
+    let mut template = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (heading, names) in GROUPS {
+        template += &format!("\n{heading}:\n");
+        for name in names {
+            template += &format!("  {name:<12} {}\n", about(name));
+        }
+    }
+    template + "\nOptions:\n{options}{after-help}"
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,6 +74,8 @@ pub(crate) enum Verb {
     Bench(lab::Bench),
     Plan(lab::PlanArgs),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Complete(complete::Args),
     #[command(hide = true)]
     Man(manual::Args),
 }
@@ -77,6 +105,7 @@ impl Verb {
             Self::Bench(args) => lab::bench(&args),
             Self::Plan(args) => lab::plan(&args),
             Self::Completions(args) => completions::run(&args),
+            Self::Complete(args) => complete::run(&args),
             // The laboratory has the pages of its verbs, and brings them.
             Self::Man(args) => {
                 args.write(command(), |name| !["bench", "demo", "plan"].contains(&name))
@@ -98,6 +127,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_has_every_verb_in_one_group() {
+        let help = Cli::command().render_help().to_string();
+        let (help, _) = help.split_once("\nOptions:\n").expect("options behind the verbs");
+        for verb in Cli::command().get_subcommands() {
+            let name = verb.get_name();
+            let lines = help.lines().filter(|line| line.starts_with(&format!("  {name} ")));
+            assert_eq!(lines.count(), usize::from(!verb.is_hide_set()), "{name}: {help}");
+        }
+        for (heading, _) in GROUPS {
+            assert!(help.contains(&format!("\n{heading}:\n")), "{heading}");
+        }
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::io;
 use std::process::ExitCode;
 
 use serde_json::json;
-use wire::agent::AgentError;
+use signal_hook::consts::{SIGHUP, SIGTERM};
+use worker::Stop;
+
+use crate::installed;
 
 /// The exit codes. They are part of the interface: scripts depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +34,30 @@ pub enum Exit {
     CannotRun = 126,
     /// `lend`, `run`: the command does not exist. `bench`, `demo`: prezero-lab is not installed.
     NoCommand = 127,
-    /// Interrupted by a signal; finished work is kept.
+    /// Ended by SIGHUP, or by the end of the terminal; finished work is kept.
+    HungUp = 129,
+    /// Ended by SIGINT; finished work is kept.
     Interrupted = 130,
+    /// Ended by SIGTERM; finished work is kept.
+    Terminated = 143,
+}
+
+impl Exit {
+    /// The code after a stop: as a shell reports the signal that asked for it.
+    #[must_use]
+    pub fn after(stop: &Stop) -> Self {
+        match stop.signal() {
+            Some(SIGHUP) => Self::HungUp,
+            Some(SIGTERM) => Self::Terminated,
+            _ => Self::Interrupted,
+        }
+    }
+
+    /// Whether it is one of those.
+    #[must_use]
+    pub fn is_stop(self) -> bool {
+        matches!(self, Self::HungUp | Self::Interrupted | Self::Terminated)
+    }
 }
 
 /// The same table as `--help` prints it; a test compares the two.
@@ -47,7 +72,9 @@ Exit codes:
   6    serve: the provider that was forced is not there
   126  lend, run: the command cannot be run
   127  lend, run: the command does not exist; bench, demo: prezero-lab is not installed
-  130  interrupted by a signal; what was done is kept
+  129  ended by SIGHUP or the end of the terminal; what was done is kept
+  130  ended by SIGINT (Ctrl-C); what was done is kept
+  143  ended by SIGTERM; what was done is kept
   lend and run give the command their own place, so any other code is the command's.";
 
 impl From<Exit> for ExitCode {
@@ -86,8 +113,8 @@ impl Failure {
     }
 
     /// A signal asked to stop, and its sender knows.
-    pub fn interrupted() -> Self {
-        Self { exit: Exit::Interrupted, message: None, refusal: None }
+    pub fn stopped(stop: &Stop) -> Self {
+        Self { exit: Exit::after(stop), message: None, refusal: None }
     }
 
     /// Prints the line and hands out the code. Where records are JSON, so is the error, on standard
@@ -122,25 +149,19 @@ impl From<client::Error> for Failure {
         let exit = match &error {
             client::Error::NoDaemon { .. } => Exit::NoDaemon,
             client::Error::Refused(refused) => match refused {
-                wire::Error::NotPermitted { .. } | wire::Error::QuotaExceeded { .. } => {
-                    Exit::Refused
-                }
-                wire::Error::BadValue { .. } | wire::Error::NoSuchPool { .. } => Exit::Usage,
+                wire::Error::NotPermitted { .. }
+                | wire::Error::QuotaExceeded { .. }
+                | wire::Error::ScopeQuotaExceeded { .. }
+                | wire::Error::TooManyNames { .. } => Exit::Refused,
+                wire::Error::BadValue { .. }
+                | wire::Error::NoSuchPool { .. }
+                | wire::Error::NameTaken { .. }
+                | wire::Error::NoSuchName { .. } => Exit::Usage,
                 wire::Error::NotEnough { .. } | wire::Error::NothingToZero => Exit::NotEnough,
                 wire::Error::NoSuchLease { .. }
                 | wire::Error::NoSuchJob { .. }
+                | wire::Error::NameBusy { .. }
                 | wire::Error::Failed { .. } => Exit::Failed,
-            },
-            client::Error::AgentRefused(refused) => match refused {
-                AgentError::NotPermitted { .. }
-                | AgentError::QuotaExceeded { .. }
-                | AgentError::TooManyNames { .. } => Exit::Refused,
-                AgentError::BadValue { .. }
-                | AgentError::NoSuchPool { .. }
-                | AgentError::NameTaken { .. }
-                | AgentError::NoSuchName { .. } => Exit::Usage,
-                AgentError::NotEnough { .. } => Exit::NotEnough,
-                AgentError::NameBusy { .. } | AgentError::Failed { .. } => Exit::Failed,
             },
             client::Error::Kernel(kernel) if kernel.is_no_space() => Exit::NotEnough,
             _ => Exit::Failed,
@@ -149,8 +170,31 @@ impl From<client::Error> for Failure {
             client::Error::Refused(refused) => Some(Box::new(refused.clone())),
             _ => None,
         };
-        Self { refusal, ..Self::new(exit, error) }
+        Self { refusal, ..Self::new(exit, words_of(&error)) }
     }
+}
+
+/// An error of the library in the words of this program and this machine.
+pub(crate) fn words_of(error: &client::Error) -> String {
+    match error {
+        client::Error::NoDaemon { path, source } => {
+            let advice = installed::start_advice(path);
+            format!("no daemon at {}: {source}; {advice}", path.display())
+        }
+        client::Error::Broken { method, source } if is_timeout(source) => {
+            // A loan that waits for its pages may take longer.
+            let time = match *method {
+                "io.prezero.Lend" => "in time".to_owned(),
+                _ => format!("within {} s", client::ANSWER_TIMEOUT.as_secs()),
+            };
+            format!("the daemon did not answer {method} {time}: it hangs, or is stopped")
+        }
+        error => error.to_string(),
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl From<linux::Error> for Failure {
@@ -229,7 +273,9 @@ mod tests {
             Exit::NoProvider,
             Exit::CannotRun,
             Exit::NoCommand,
+            Exit::HungUp,
             Exit::Interrupted,
+            Exit::Terminated,
         ] {
             let line = format!("\n  {:<4} ", exit as u8);
             assert!(TABLE.contains(&line), "{exit:?}");

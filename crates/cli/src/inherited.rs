@@ -43,7 +43,7 @@ impl Inherited {
         let (bytes, page_bytes) = (loan.bytes().0, loan.page_size().bytes());
         let kept = loan.is_kept();
         let (lease, parts) = loan.into_fds();
-        let Ok([memory]) = <[OwnedFd; 1]>::try_from(parts) else {
+        let (Some(lease), Ok([memory])) = (lease, <[OwnedFd; 1]>::try_from(parts)) else {
             return Err(Failure::failed("the daemon answered a loan of one file with several"));
         };
         for fd in [&lease, &memory] {
@@ -57,6 +57,15 @@ impl Inherited {
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.memory.as_raw_fd())
+    }
+
+    /// Whether a command names the memory, in a word or as the variable of a script.
+    pub(crate) fn is_named_by(words: &[OsString]) -> bool {
+        let has = |word: &OsString, name: &str| {
+            word.as_bytes().windows(name.len()).any(|part| part == name.as_bytes())
+        };
+        let names = ["{path}", "{fd}", "PREZERO_"];
+        words.iter().any(|word| names.iter().any(|name| has(word, name)))
     }
 
     pub(crate) fn command(&self, words: &[OsString]) -> Command {
@@ -109,6 +118,11 @@ mod tests {
         ] {
             assert_eq!(substitute(OsStr::new(word), &names), expected, "{word}");
         }
+        let is_named = |words: &[&str]| {
+            Inherited::is_named_by(&words.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+        assert!(is_named(&["qemu", "mem-path={path}"]) && is_named(&["sh", "-c", "x $PREZERO_FD"]));
+        assert!(!is_named(&["true", "{bytes}", "path"]));
         let not_text = OsStr::from_bytes(b"\xff{fd}");
         assert_eq!(substitute(not_text, &names).as_bytes(), b"\xff9");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The other parts of prezero, where they are installed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 
@@ -9,6 +9,25 @@ use crate::exit::{Exit, Failure};
 const LIBRARY: &str = "/usr/lib/prezero";
 const SHIM: &str = "libprezero_preload.so";
 const LAB: &str = "prezero-lab";
+
+/// Where packages and operators put units of systemd.
+const UNIT_DIRS: [&str; 3] =
+    ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+const UNIT: &str = "prezero.service";
+
+/// Whether a unit of systemd's is for the daemon of a socket.
+pub(crate) fn has_unit(socket: &Path) -> bool {
+    let is_there = || UNIT_DIRS.iter().any(|dir| Path::new(dir).join(UNIT).exists());
+    socket == Path::new(client::DEFAULT_SOCKET) && is_there()
+}
+
+/// How to start the daemon of a socket: the packaged unit, where there is one for it.
+pub(crate) fn start_advice(socket: &Path) -> &'static str {
+    match has_unit(socket) {
+        true => "start it by `systemctl start prezero`",
+        false => "start one with `prezero serve`",
+    }
+}
 
 /// The preload shim.
 ///

@@ -9,6 +9,8 @@
 //! their own, prezero-lab, which measures the public parts of this library and speaks as it does.
 
 mod command_line;
+#[cfg(test)]
+mod documents;
 pub mod exit;
 pub mod inherited;
 pub mod installed;

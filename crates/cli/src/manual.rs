@@ -121,6 +121,8 @@ mod tests {
         String::from_utf8(render(page).unwrap()).unwrap()
     }
 
+    // Promise P131 (operator): Manual pages have a synopsis with `--`, examples as they are typed,
+    // exit codes and variables.
     #[test]
     fn manual_page_has_dashed_synopsis_and_typed_examples() {
         let lend = page("lend");

@@ -65,6 +65,7 @@ mod tests {
     use super::*;
     use crate::command_line::Cli;
 
+    // Promise P130.
     #[test]
     fn command_without_its_dashes_gets_advice() {
         let lacks = |line: &str| lacks_dashes(&line.split(' ').map(Into::into).collect::<Vec<_>>());
@@ -72,6 +73,8 @@ mod tests {
         assert!(!lacks("prezero lend --nodes 1 -- true") && !lacks("prezero zero --nodes"));
     }
 
+    // Promise P226 (years): Words of a command line that are no text are refused in a line, as any
+    // others are.
     #[test]
     fn words_that_are_no_text_are_refused_as_any_others() {
         let odd = || OsString::from_vec(b"--\xff".to_vec());
@@ -90,7 +93,7 @@ mod tests {
         };
         let page_size = error("prezero zero --page-size 3M");
         assert!(page_size.contains("`3M` is not a page size"), "{page_size}");
-        let size = error("prezero lend 1.5G -- true");
+        let size = error("prezero lend 1.5X -- true");
         assert!(size.contains("write a number with K, M, G or T"), "{size}");
         let missing = error("prezero lend");
         assert!(missing.contains("<SIZE>") && missing.contains("<CMD>"), "{missing}");

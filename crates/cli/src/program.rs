@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use object::elf::{DT_NEEDED, FileHeader64};
 use object::read::elf::{Dyn, ElfFile, ProgramHeader};
 use object::{Endianness, Object, ReadCache, ReadRef};
+use rustix::fs::{Access, AtFlags};
+
+use crate::exit::{Exit, Failure};
 
 /// The kernel follows this many interpreters of interpreters.
 const MAX_SCRIPTS: usize = 5;
@@ -34,6 +37,23 @@ pub(crate) fn unserved_reason(command: &OsStr) -> Option<Obstacle> {
     }
     let (why, is_fatal) = obstacle(&path)?;
     Some(Obstacle { why: format!("{} {why}", path.display()), is_fatal })
+}
+
+/// Fails as `execvp` of that command would, before anything is done for it.
+pub(crate) fn check_runnable(command: &OsStr) -> Result<(), Failure> {
+    let failure = |exit, why: &str| Failure::new(exit, format!("{}: {why}", command.display()));
+    let missing = || failure(Exit::NoCommand, "no such command");
+    let path = find(command).ok_or_else(missing)?;
+    let meta = std::fs::metadata(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => missing(),
+        _ => failure(Exit::CannotRun, &error.to_string()),
+    })?;
+    if !meta.is_file() {
+        return Err(failure(Exit::CannotRun, "is not a program"));
+    }
+    // With the rights that count for execve(2).
+    rustix::fs::accessat(rustix::fs::CWD, &path, Access::EXEC_OK, AtFlags::EACCESS)
+        .map_err(|_| failure(Exit::CannotRun, "may not be run by this user"))
 }
 
 /// As `execvp` finds it.
@@ -132,6 +152,23 @@ mod tests {
         assert_eq!(script("c", "#!/usr/bin/env sh\n"), find(OsStr::new("sh")));
         assert_eq!(script("d", "#!\n"), None);
         assert_eq!(script("e", "exit 0\n"), None);
+    }
+
+    #[test]
+    fn commands_that_cannot_run_are_known_before_they_run() {
+        let code = |command: &str| check_runnable(OsStr::new(command)).map_err(|error| error.exit);
+        for command in ["sh", "/bin/sh"] {
+            assert!(code(command).is_ok(), "{command}");
+        }
+        for (command, exit) in [
+            ("no-such-program", Exit::NoCommand),
+            ("/no/such", Exit::NoCommand),
+            ("/etc/passwd/x", Exit::NoCommand),
+            ("/etc/passwd", Exit::CannotRun),
+            ("/", Exit::CannotRun),
+        ] {
+            assert_eq!(code(command), Err(exit), "{command}");
+        }
     }
 
     #[test]

@@ -22,21 +22,36 @@ fn error_line(output: &Output) -> String {
 fn bad_input_is_one_line_with_allowed_values_and_code_2() {
     for (args, part) in [
         (&["frobnicate"][..], "frobnicate"),
-        (&["zero", "0"], "from 1 on, or `max`"),
-        (&["zero", "all"], "neither a number of pages nor `max`"),
+        (&["zero", "0"], "at least one page, or `max`"),
+        (
+            &["zero", "all"],
+            "`all` is no amount: write a size, as in 4G, a number of pages, or `max`",
+        ),
+        (&["zero", "--cpus", "foo"], "foo"),
+        (&["zero", "--cpus", "0-8000"], "0-8000"),
+        (&["release", "5Q"], "`5Q` is no amount"),
+        (&["watch", "--below", "8Q"], "`8Q` is not a size"),
+        (&["lend", "99999999T", "--", "true"], "too large"),
+        (&["revoke", "x17"], "`x17` is no loan's number"),
+        (&["run", "--preload", "/nope", "--", "true"], "--preload /nope: no such file"),
+        (&["reserve", "4000:2M=4"], "no node 4000: this machine has memory on nodes"),
+        (&["reserve", "64K=4"], "no 64K pages: this kernel has"),
+        (&["serve", "--pool", "page_size=2M,redy=4G"], "`redy` is no key: did you mean `ready`?"),
+        (&["serve", "--set", "worker.max=4"], "`worker` is no key: did you mean `workers`?"),
         (&["zero", "--page-size", "3M"], "it must be a power of two"),
         (&["zero", "--nice", "20"], "-20..=19"),
-        (&["lend", "1.5G", "--", "true"], "write a number with K, M, G or T"),
+        (&["lend", "1.5X", "--", "true"], "write a number with K, M, G or T"),
         (&["lend", "1G"], "<CMD>"),
         (&["lend", "1G", "--keep", "5m", "--", "true"], "--owner"),
         (&["lend", "1G", "--owner", "a/b", "--", "true"], "letters, digits, dots or underscores"),
         (&["set", "ready_high"], "KEY=VALUE"),
-        (&["set", "ready_hihg=1"], "ready_low, ready_high, max, leave_free, recycle"),
+        (&["set", "ready_hihg=1"], "did you mean `ready_high`?"),
+        (&["set", "colour=1"], "ready_low, ready_high, max, leave_free, recycle"),
         (&["watch", "--interval", "soon"], "--interval"),
         (&["serve", "--pool", "page_size=3M"], "3M"),
-        (&["serve", "--pool", "page_size=2M,ready_low=2,ready_high=1"], "ready_low 2"),
-        (&["reserve"], "[NODE:]SIZE=PAGES"),
-        (&["reserve", "1G"], "write [NODE:]SIZE=PAGES"),
+        (&["serve", "--pool", "page_size=2M,ready_low=2,ready_high=1"], "ready_low 4M"),
+        (&["reserve"], "[NODE:]SIZE=AMOUNT"),
+        (&["reserve", "1G"], "write [NODE:]SIZE=AMOUNT"),
         (&["serve", "--set", "metrics.listen=9464"], "127.0.0.1:9464"),
         (&["top"], "use `prezero top --json`"),
         (&["top", "--interval", "1ms"], "50ms"),
@@ -71,6 +86,8 @@ fn every_verb_without_its_daemon_exits_with_code_3() {
     }
 }
 
+// Promise P244 (operator): A drain that finds no daemon at the socket it was told touches no
+// other's run directory: it drains the usual one for the usual socket only, any for `--run-dir`.
 #[test]
 fn drain_without_the_named_daemon_leaves_other_run_directories() {
     let output = prezero(&["drain"]);
@@ -139,9 +156,9 @@ fn help_and_version_go_to_standard_output() {
 #[test]
 fn completions_know_every_verb_and_shells_take_them() {
     let help = String::from_utf8(prezero(&["--help"]).stdout).unwrap();
-    let verbs = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let verbs = help.lines().skip_while(|line| *line != "Run the service:").skip(1);
     let verbs: Vec<_> = verbs
-        .take_while(|line| !line.is_empty())
+        .take_while(|line| *line != "Options:")
         .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
         .filter(|verb| !verb.is_empty())
         .collect();
@@ -157,6 +174,52 @@ fn completions_know_every_verb_and_shells_take_them() {
             Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
             Err(_) => testkit::skip_always(&format!("{shell} is not installed")),
         }
+    }
+}
+
+/// What bash would offer for the last of some words.
+fn completed(words: &[&str]) -> Vec<String> {
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_prezero"));
+    let path = format!("{}:/usr/bin:/bin", binary.parent().expect("cargo's").display());
+    let script = format!(
+        "source <(prezero completions bash); COMP_WORDS=({}); COMP_CWORD={}; \
+         _prezero_objects prezero \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
+         printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len() - 1
+    );
+    let output = Command::new("bash").args(["-c", &script]).env("PATH", path).output();
+    let text = String::from_utf8(output.expect("bash").stdout).expect("text");
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_objects_flags_and_the_command_behind_dashes() {
+    let keys = completed(&["prezero", "set", "ready_"]);
+    assert_eq!(keys, ["ready_high=", "ready_low="]);
+    let nodes = completed(&["prezero", "status", "--node", ""]);
+    assert!(nodes.contains(&"0".to_owned()), "{nodes:?}");
+    let sizes = completed(&["prezero", "zero", "--page-size", ""]);
+    assert!(sizes.is_empty() || sizes.iter().any(|size| size == "2M"), "{sizes:?}");
+    let flags = completed(&["prezero", "revoke", "--js"]);
+    assert_eq!(flags, ["--json"]);
+    let programs = completed(&["prezero", "lend", "1G", "--", "fals"]);
+    assert!(programs.contains(&"false".to_owned()), "{programs:?}");
+    let files = completed(&["prezero", "lend", "1G", "--", "cat", "/etc/passw"]);
+    assert!(files.contains(&"/etc/passwd".to_owned()), "{files:?}");
+}
+
+#[test]
+fn a_missing_command_is_found_before_a_daemon_is_asked() {
+    for (args, code) in [
+        (&["lend", "1G", "--", "/nonexistent"][..], 127),
+        (&["lend", "1G", "--", "/etc/passwd"], 126),
+        (&["run", "--preload", "/etc/passwd", "--", "/nonexistent"], 127),
+    ] {
+        let output = prezero(args);
+        let line = error_line(&output);
+        assert!(line.contains(args[args.len() - 1]), "{line}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
     }
 }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
-use serde::de::DeserializeOwned;
 use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
 use wire::{
     Configure, Drain, Drained, FindHolders, FinishZeroing, Finished, GetStatus, Holders,
@@ -24,15 +23,24 @@ use crate::socket::Connection;
 /// A loan waits at most 2 s for its owner's former self (see the daemon), so 10 s is a hang.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long the answer to a request for a `whole` loan may take: the daemon may zero what the loan
+/// lacks, at some GiB a second.
+pub const WHOLE_LOAN_TIMEOUT: Duration = Duration::from_secs(60);
+
 const WATCH: &str = <wire::Watch as Parameters>::NAME;
 /// A timeout of zero would be no timeout.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// A connection to the daemon. Every call blocks until its answer, at most [`ANSWER_TIMEOUT`].
+///
+/// Loans by name are for agents: root, and members of the daemon's `agent.group`. They connect to
+/// the daemon's socket for agents. A call that lost its answer may have been carried out: ask for
+/// the same name again, or return it.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
     path: PathBuf,
+    timeout: Duration,
 }
 
 impl Client {
@@ -53,7 +61,7 @@ impl Client {
         let path = socket.as_ref();
         let connection = crate::socket::connect(path, timeout)
             .map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
-        Ok(Self { connection, path: path.to_owned() })
+        Ok(Self { connection, path: path.to_owned(), timeout })
     }
 
     /// Where its daemon listens.
@@ -62,8 +70,13 @@ impl Client {
     }
 
     /// One call and its answer.
-    fn call<M: Parameters>(&mut self, parameters: &M) -> Result<(M::Reply, Vec<OwnedFd>)> {
-        exchange::<M, wire::Error>(&mut self.connection, parameters)
+    pub(crate) fn call<M: Parameters>(
+        &mut self,
+        parameters: &M,
+    ) -> Result<(M::Reply, Vec<OwnedFd>)> {
+        send(&self.connection, parameters, false)?;
+        let (reply, fds) = receive::<M>(&mut self.connection)?;
+        Ok((reply.parameters, fds))
     }
 
     /// Everything there is to see.
@@ -78,11 +91,25 @@ impl Client {
     /// the request says how many. Never waits for zeroing: dirty parts come as an unbacked part,
     /// which the kernel zeroes when the program touches it.
     ///
+    /// A loan by name is one file, until the name is returned. The same name and size again are the
+    /// same loan. Only for a `whole` loan the daemon zeroes, which may take
+    /// [`WHOLE_LOAN_TIMEOUT`]. A loan by name ends within a page if its connection is dropped while
+    /// it is being made.
+    ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Broken`], [`Error::Descriptors`].
     pub fn lend(&mut self, request: &LendRequest) -> Result<Loan> {
         let most_blocks = request.most_blocks.or_else(|| Some(most_blocks(open_files())));
-        let (lent, fds) = self.call(&LendRequest { most_blocks, ..request.clone() })?;
+        let broken = broken(<LendRequest as Parameters>::NAME);
+        if request.whole {
+            let timeout = self.timeout.max(WHOLE_LOAN_TIMEOUT);
+            self.connection.set_timeout(Some(timeout)).map_err(&broken)?;
+        }
+        let answer = self.call(&LendRequest { most_blocks, ..request.clone() });
+        if request.whole {
+            self.connection.set_timeout(Some(self.timeout)).map_err(&broken)?;
+        }
+        let (lent, fds) = answer?;
         Loan::from_reply(lent, fds)
     }
 
@@ -201,7 +228,7 @@ impl StatusWatch {
     }
 
     fn report(&mut self) -> Result<WatchReply> {
-        let (reply, _) = receive::<wire::Watch, wire::Error>(&mut self.connection)?;
+        let (reply, _) = receive::<wire::Watch>(&mut self.connection)?;
         Ok(reply.parameters)
     }
 }
@@ -223,36 +250,16 @@ fn send<M: Parameters>(connection: &Connection, parameters: &M, more: bool) -> R
     call.and_then(|call| connection.send(&call)).map_err(broken(M::NAME))
 }
 
-/// Receives one reply to a call of `M`, of an interface that refuses by `E`.
-fn receive<M, E>(connection: &mut Connection) -> Result<(Reply<M::Reply>, Vec<OwnedFd>)>
-where
-    M: Parameters,
-    E: DeserializeOwned,
-    Error: From<E>,
-{
+/// Receives one reply to a call of `M`.
+fn receive<M: Parameters>(connection: &mut Connection) -> Result<(Reply<M::Reply>, Vec<OwnedFd>)> {
     let (message, fds) = connection.receive().map_err(broken(M::NAME))?;
-    let reply = wire::read_reply::<M, E>(&message)
+    let reply = wire::read_reply::<M>(&message)
         .map_err(|error| broken(M::NAME)(io::Error::new(ErrorKind::InvalidData, error)))?;
     match reply {
         Ok(reply) => Ok((reply, fds)),
         Err(Refused::Interface(refused)) => Err(refused.into()),
         Err(Refused::Service(source)) => Err(Error::Unknown { method: M::NAME, source }),
     }
-}
-
-/// One call and its reply.
-pub(crate) fn exchange<M, E>(
-    connection: &mut Connection,
-    parameters: &M,
-) -> Result<(M::Reply, Vec<OwnedFd>)>
-where
-    M: Parameters,
-    E: DeserializeOwned,
-    Error: From<E>,
-{
-    send(connection, parameters, false)?;
-    let (reply, fds) = receive::<M, E>(connection)?;
-    Ok((reply.parameters, fds))
 }
 
 /// How many files this process may have open.
@@ -295,7 +302,8 @@ mod tests {
     fn sent(request: &LendRequest) -> String {
         let (ours, theirs) = UnixStream::pair().expect("two sockets");
         let connection = Connection::new(ours);
-        let mut client = Client { connection, path: PathBuf::new() };
+        let (path, timeout) = (PathBuf::new(), ANSWER_TIMEOUT);
+        let mut client = Client { connection, path, timeout };
         std::thread::scope(|scope| {
             scope.spawn(move || client.lend(request).expect_err("nobody answers"));
             let mut call = Vec::new();

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 use wire::ServiceError;
-use wire::agent::AgentError;
 
 /// An operation that failed; nothing was lent, zeroed or changed by it.
 #[derive(Debug, Error)]
@@ -23,9 +22,6 @@ pub enum Error {
     /// The daemon refused.
     #[error(transparent)]
     Refused(#[from] wire::Error),
-    /// The daemon refused an agent.
-    #[error(transparent)]
-    AgentRefused(#[from] AgentError),
     /// The daemon did not answer in time, went away, or does not speak the interface.
     #[error("the daemon's answer to {method}: {source}")]
     Broken {
@@ -70,23 +66,18 @@ impl Error {
                 wire::Error::NotPermitted { .. } => Errno::ACCESS,
                 wire::Error::BadValue { .. } => Errno::INVAL,
                 wire::Error::NoSuchPool { .. } => Errno::NODEV,
-                wire::Error::QuotaExceeded { .. } => Errno::DQUOT,
+                wire::Error::QuotaExceeded { .. } | wire::Error::ScopeQuotaExceeded { .. } => {
+                    Errno::DQUOT
+                }
                 wire::Error::NotEnough { .. } => Errno::NOMEM,
+                wire::Error::NameTaken { .. } => Errno::EXIST,
+                wire::Error::NameBusy { .. } => Errno::BUSY,
+                wire::Error::TooManyNames { .. } => Errno::MFILE,
                 wire::Error::NothingToZero => Errno::AGAIN,
-                wire::Error::NoSuchJob { .. } | wire::Error::NoSuchLease { .. } => Errno::NOENT,
+                wire::Error::NoSuchJob { .. }
+                | wire::Error::NoSuchLease { .. }
+                | wire::Error::NoSuchName { .. } => Errno::NOENT,
                 wire::Error::Failed { .. } => Errno::IO,
-            },
-            Self::AgentRefused(refused) => match refused {
-                AgentError::NotPermitted { .. } => Errno::ACCESS,
-                AgentError::BadValue { .. } => Errno::INVAL,
-                AgentError::NoSuchPool { .. } => Errno::NODEV,
-                AgentError::NameTaken { .. } => Errno::EXIST,
-                AgentError::NameBusy { .. } => Errno::BUSY,
-                AgentError::NoSuchName { .. } => Errno::NOENT,
-                AgentError::TooManyNames { .. } => Errno::MFILE,
-                AgentError::QuotaExceeded { .. } => Errno::DQUOT,
-                AgentError::NotEnough { .. } => Errno::NOMEM,
-                AgentError::Failed { .. } => Errno::IO,
             },
             Self::Broken { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::PROTO),
             Self::Unknown { source: ServiceError::InvalidParameter { .. }, .. } => Errno::INVAL,

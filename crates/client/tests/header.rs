@@ -60,6 +60,7 @@ fn generate(sources: &Path) -> String {
     lines.join("\n") + "\n"
 }
 
+// Promise P74.
 #[test]
 fn the_header_is_what_the_sources_say() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -76,6 +77,7 @@ fn the_header_is_what_the_sources_say() {
     );
 }
 
+// Promise P74.
 /// Two of a program's own headers may both include it.
 #[test]
 fn all_of_the_header_lies_behind_its_guard() {

@@ -21,11 +21,18 @@ pub struct CpuModel {
     pub kernel_release: String,
 }
 
-/// Whether one of `cpus` at least is online.
+/// Whether the machine has all of `cpus`, and one of them at least is online.
 ///
 /// # Errors
 /// [`Error::Invalid`] naming them; those of reading where a machine says which CPUs it has.
 pub fn check_online(roots: &Roots, cpus: &CpuSet) -> Result<()> {
+    let file = roots.sys.join("devices/system/cpu/present");
+    if let Some(text) = files::read_optional(&file)? {
+        let present: CpuSet = files::parse(&file, "a list of CPUs", text.trim())?;
+        if cpus.iter().any(|cpu| !present.iter().any(|known| known == cpu)) {
+            return Err(Error::invalid("cpus", cpus, "has CPUs that this machine lacks"));
+        }
+    }
     let file = roots.sys.join("devices/system/cpu/online");
     let Some(text) = files::read_optional(&file)? else { return Ok(()) };
     let online: CpuSet = files::parse(&file, "a list of CPUs", text.trim())?;

@@ -262,6 +262,7 @@ mod tests {
 
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+    // Promise P122.
     #[test]
     fn mappings_and_descriptors_of_other_files_are_excluded() {
         let tree = Tree::new();
@@ -278,6 +279,7 @@ mod tests {
         assert!(!tree.search(Duration::ZERO).complete);
     }
 
+    // Promise P263.
     #[test]
     fn a_thread_shows_what_the_first_one_of_its_process_does_not() {
         let tree = Tree::new();
@@ -297,6 +299,7 @@ mod tests {
         assert_eq!((found.holdings, found.complete), (held.to_vec(), true));
     }
 
+    // Promise P263.
     #[test]
     fn a_table_is_read_once_however_many_threads_share_it() {
         let pid = std::process::id();

@@ -220,6 +220,7 @@ mod tests {
         assert_eq!(error.errno(), Some(Errno::NOTDIR), "{error}");
     }
 
+    // Promise P262.
     #[test]
     fn directories_that_others_can_write_end_the_walk() {
         let place = tempfile::tempdir().unwrap();
@@ -233,6 +234,7 @@ mod tests {
         }
     }
 
+    // Promise P262.
     #[test]
     fn sticky_directories_are_passed_but_links_in_them_are_not() {
         let place = tempfile::tempdir().unwrap();
@@ -245,6 +247,7 @@ mod tests {
         assert_eq!(part(&sticky.join("link/below")), sticky.join("link"));
     }
 
+    // Promise P262.
     #[test]
     fn directories_and_links_of_other_users_end_the_walk() {
         let place = tempfile::tempdir().unwrap();

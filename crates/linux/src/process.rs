@@ -4,8 +4,9 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use units::PageSize;
+use units::{Bytes, PageSize, Pages};
 
+use crate::meminfo::base_page;
 use crate::roots::Roots;
 
 /// CPU time that all threads of a process have used so far, in user and kernel mode, to the
@@ -34,6 +35,14 @@ pub fn machine_cpu_time(roots: &Roots) -> Option<Duration> {
         numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     let busy = numbers.iter().take(8).enumerate().filter(|(at, _)| !matches!(at, 3 | 4));
     Some(ticks(busy.fold(0, |sum, (_, part)| part.saturating_add(sum))))
+}
+
+/// Memory of this process that is resident.
+#[must_use]
+pub fn resident(roots: &Roots) -> Option<Bytes> {
+    let statm = std::fs::read_to_string(roots.proc.join("self/statm")).ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(Pages(pages).bytes(base_page()))
 }
 
 /// A process, as an operator knows it.
@@ -122,6 +131,7 @@ mod tests {
     use super::*;
     use std::fs;
 
+    // Promise P225.
     #[test]
     fn a_name_with_parentheses_hides_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -155,6 +165,7 @@ mod tests {
         assert_eq!(machine_cpu_time(&roots), Some(Duration::from_secs(174) / ticks));
     }
 
+    // Promise P265.
     #[test]
     fn a_mapping_of_huge_pages_is_seen_before_it_is_touched() {
         let dir = tempfile::tempdir().unwrap();

@@ -254,6 +254,7 @@ mod tests {
         format!("{:?}", judge(&at_rest(), &seen, seen.behind, rest()))
     }
 
+    // Promise P252.
     #[test]
     fn one_thing_that_is_not_at_rest_is_enough() {
         assert_eq!(said(|_| {}), "Nobody(Unheld(()))");

@@ -146,6 +146,7 @@ fn file_that_a_process_holds_is_no_measure() {
     });
 }
 
+// Promise P103.
 #[test]
 fn only_unopened_unmapped_unpinned_unnamed_file_is_unheld() {
     Rig::each(2, |rig| {
@@ -176,6 +177,7 @@ fn only_unopened_unmapped_unpinned_unnamed_file_is_unheld() {
     });
 }
 
+// Promise P251.
 #[test]
 fn pages_behind_the_end_are_seen_and_no_length_hides_them() {
     Rig::each(3, |rig| {
@@ -213,6 +215,8 @@ fn pages_behind_the_end_are_seen_and_no_length_hides_them() {
     });
 }
 
+// Promise P252 (isolation): No watch, mark, lock, lease or inode reference of a borrower outlives
+// its loan on a kernel that shows pins: a block that has one goes back to the kernel.
 #[test]
 fn inode_marks_are_seen_except_the_provers_own_watch() {
     use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init, remove_watch};
@@ -240,6 +244,7 @@ fn inode_marks_are_seen_except_the_provers_own_watch() {
     });
 }
 
+// Promise P250.
 #[test]
 fn lent_pages_pinned_outside_their_file_are_seen_until_free() {
     Rig::each(4, |rig| {

@@ -8,6 +8,8 @@
 //!    are numbers.
 //! 3. [`fleet`] places the loans on several nodes, event by event, and adds up the outcome.
 //!
+//! `peak` says how much a trace asks for at once, with any pools.
+//!
 //! `prezero plan` makes a run for each combination of its lists and prints a table of them. The
 //! simulation leaves out what zeroing takes from its neighbours, the start time of a worker's
 //! process, and everything of a scheduler but its choice.
@@ -15,9 +17,11 @@
 pub mod fleet;
 pub mod generate;
 mod host;
+mod peak;
 pub mod trace;
 
 pub use fleet::{Fleet, Outcome, Placement};
 pub use generate::Shape;
 pub use host::{NodeKind, seconds};
-pub use trace::{Ask, Format};
+pub use peak::PeakDemand;
+pub use trace::{Ask, Format, ReadTrace};

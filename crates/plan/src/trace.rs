@@ -74,14 +74,30 @@ impl Ask {
     }
 }
 
+/// The loans of a file, and what of it was left out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadTrace {
+    /// In the order of arrival, the first at 0.
+    pub asks: Vec<Ask>,
+    /// The line that was left out, and why.
+    pub left_out: Option<String>,
+}
+
 /// Reads a trace, in the order of arrival and counted from its first one.
 ///
 /// # Errors
 /// The line that cannot be read, and why.
-pub fn read(path: &Path, format: Format) -> Result<Vec<Ask>, String> {
+pub fn read(path: &Path, format: Format) -> Result<ReadTrace, String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let asks = parse(std::io::BufReader::new(file), format)?;
-    if asks.is_empty() { Err("there is no loan in it".to_owned()) } else { Ok(ordered(asks)) }
+    let file = std::io::BufReader::new(file);
+    let ReadTrace { asks, left_out } = match format {
+        Format::Watch => watch(file)?,
+        format => ReadTrace { asks: parse(file, format)?, left_out: None },
+    };
+    if asks.is_empty() {
+        return Err("there is no loan in it".to_owned());
+    }
+    Ok(ReadTrace { asks: ordered(asks), left_out })
 }
 
 /// The loans of a trace as it has them.
@@ -95,7 +111,7 @@ pub fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
         Format::Azure => azure(text),
         Format::Swf => batch::swf(text),
         Format::Sacct => batch::sacct(text),
-        Format::Watch => watch(text),
+        Format::Watch => watch(text).map(|read| read.asks),
     }
 }
 
@@ -202,20 +218,47 @@ fn lines<T: for<'de> Deserialize<'de>>(
     Ok(asks)
 }
 
-/// Loans as the levels of lent pages show them.
-fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
+/// Loans as the levels of lent pages show them. Empty lines and those of a missing daemon tell
+/// nothing. A last line that was cut, as by a full disk or the end of the watch, is left out.
+fn watch(file: impl BufRead) -> Result<ReadTrace, String> {
     #[derive(Deserialize)]
     struct PlanReport {
         time: f64,
         levels: Vec<wire::Level>,
     }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Line {
+        Levels(PlanReport),
+        Missing {
+            #[serde(rename = "error")]
+            _error: String,
+        },
+    }
     let mut asks: Vec<Ask> = Vec::new();
     let mut before: BTreeMap<Domain, u64> = BTreeMap::new();
     let mut nodes: Vec<units::Node> = Vec::new();
-    for (number, line) in file.lines().enumerate() {
+    let mut left_out = None;
+    let mut lines = file.lines().enumerate().peekable();
+    while let Some((number, line)) = lines.next() {
         let wrong = |why: &dyn std::fmt::Display| format!("line {}: {why}", number + 1);
         let line = line.map_err(|error| wrong(&error))?;
-        let report: PlanReport = serde_json::from_str(&line).map_err(|error| wrong(&error))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let report = match serde_json::from_str(&line) {
+            Ok(Line::Levels(report)) => report,
+            Ok(Line::Missing { .. }) => continue,
+            Err(_) if lines.peek().is_none() && is_cut(&line) => {
+                left_out = Some(format!("line {} is cut, and was left out", number + 1));
+                break;
+            }
+            // The enum's own error names neither place nor field.
+            Err(_) => match serde_json::from_str::<PlanReport>(&line) {
+                Ok(report) => report,
+                Err(error) => return Err(wrong(&error)),
+            },
+        };
         for level in report.levels {
             let Some(page_size) = PageSize::new(level.page_size.bytes()) else { continue };
             let node = units::Node(level.node.0);
@@ -241,7 +284,13 @@ fn watch(file: impl BufRead) -> Result<Vec<Ask>, String> {
             }
         }
     }
-    Ok(asks)
+    Ok(ReadTrace { asks, left_out })
+}
+
+/// Whether a line is the beginning of an object.
+fn is_cut(line: &str) -> bool {
+    let ended = serde_json::from_str::<serde::de::IgnoredAny>(line);
+    line.starts_with('{') && ended.is_err_and(|error| error.is_eof())
 }
 
 #[cfg(test)]
@@ -327,9 +376,21 @@ mod tests {
         // The first 5 pages were lent before the watch began.
         let seen =
             [level(10.0, 5), level(11.0, 9), level(12.0, 41), level(20.0, 9), level(30.0, 5)];
-        let asks = watch(seen.join("\n").as_bytes()).unwrap();
+        let ReadTrace { asks, left_out } = watch(seen.join("\n").as_bytes()).unwrap();
+        assert_eq!(left_out, None);
         let loans: Vec<_> =
             asks.iter().map(|ask| (ask.arrival, ask.bytes.0 >> 21, ask.lifetime)).collect();
         assert_eq!(loans, [(11.0, 4, 19.0), (12.0, 32, 8.0)]);
+        // Two days in one file, a restart of the daemon, and a disk that was full at the end.
+        let missing = r#"{"error":"no daemon at /run/prezero/io.prezero"}"#;
+        let torn = [&seen[..2], &[String::new(), missing.to_owned()], &seen[2..]].concat();
+        let text = format!("{}\n{}", torn.join("\n"), &seen[0][..seen[0].len() / 2]);
+        let read = watch(text.as_bytes()).unwrap();
+        assert_eq!(read.asks, asks);
+        assert_eq!(read.left_out.as_deref(), Some("line 8 is cut, and was left out"));
+        let broken = format!("{}\n{}\n", &seen[0][..40], seen[1]);
+        assert!(watch(broken.as_bytes()).unwrap_err().starts_with("line 1: EOF"));
+        let strange = format!("{}\n{{\"time\":1}}", seen[0]);
+        assert!(watch(strange.as_bytes()).unwrap_err().starts_with("line 2: missing field"));
     }
 }

@@ -58,6 +58,8 @@ static ALLOCATOR: Allocator = Allocator;
 
 const CHILD: &str = "PREZERO_TEST_DEFECT";
 
+// Promise P110 (programs): A panic inside of the shim is said in one line and aborts, also in the
+// midst of its allocator.
 #[test]
 fn a_panic_of_the_allocator_is_said_and_aborts() {
     if std::env::var_os(CHILD).is_some() {

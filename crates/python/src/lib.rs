@@ -87,14 +87,12 @@ fn lend(
             Some(wait) => client.lend_within_unless(&request, wait, go_on)?,
             None => client.lend(&request)?,
         };
-        let memory = lent.map()?;
-        Ok((lent, memory))
+        Ok(lent.map()?)
     });
-    let (lent, memory) = lent.map_err(|ended| match ended {
+    lent.map(Loan::new).map_err(|ended| match ended {
         Ended::Failed(error) => raised(&error),
         Ended::Raised(error) => error,
-    })?;
-    Ok(Loan::new(lent, memory))
+    })
 }
 
 /// Why there is no loan: by the client or the daemon, or by what a signal's handler has raised.

@@ -13,7 +13,7 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use client::{Bytes, Mapping, PageSize};
+use client::{Bytes, MappedLoan, PageSize};
 use dlpack_rs::pyo3_glue::IntoDLPack as _;
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
 use pyo3::ffi;
@@ -41,14 +41,15 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    pub(crate) fn new(lent: client::Loan, mapping: Mapping) -> Self {
+    pub(crate) fn new(mapping: MappedLoan) -> Self {
+        let lent = mapping.loan();
         Self {
             bytes: lent.bytes(),
             ready: lent.ready_bytes(),
             page: lent.page_size(),
             is_kept: lent.is_kept(),
             number: lent.id().0,
-            memory: Mutex::new(Some(LentMemory::new(lent, mapping))),
+            memory: Mutex::new(Some(LentMemory::new(mapping))),
         }
     }
 
@@ -126,10 +127,15 @@ impl Loan {
         &self,
         py: Python<'_>,
         _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.close(py)
+        match self.close(py) {
+            // Its traceback may hold the view. The loan ends with the last of both, and the error
+            // is not to be hidden by another.
+            Err(_) if !error.is_none() => Ok(()),
+            done => done,
+        }
     }
 
     fn __repr__(&self) -> String {

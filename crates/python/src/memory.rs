@@ -5,22 +5,20 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use client::Mapping;
+use client::MappedLoan;
 use dlpack_rs::pyo3_glue::IntoDLPack;
 use dlpack_rs::safe::{TensorInfo, cpu_device, dtype_u8};
 
 /// Mapped memory that lives as long as the loan and every tensor of it.
 #[derive(Debug)]
 pub(crate) struct LentMemory {
-    // In this order: unmapped, and only then given back.
-    mapping: Mapping,
-    _lent: client::Loan,
+    mapping: MappedLoan,
     views: AtomicUsize,
 }
 
 impl LentMemory {
-    pub(crate) fn new(lent: client::Loan, mapping: Mapping) -> Arc<Self> {
-        Arc::new(Self { mapping, _lent: lent, views: AtomicUsize::new(0) })
+    pub(crate) fn new(mapping: MappedLoan) -> Arc<Self> {
+        Arc::new(Self { mapping, views: AtomicUsize::new(0) })
     }
 
     pub(crate) fn address(&self) -> *mut c_void {

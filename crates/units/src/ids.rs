@@ -33,6 +33,30 @@ number_id! {
     /// One loan to one client.
     LeaseId, "l"
 }
+impl FromStr for LeaseId {
+    type Err = BadLease;
+
+    /// The number alone, or as the names of files have it, with `l` before it.
+    fn from_str(text: &str) -> Result<Self, BadLease> {
+        let number = text.strip_prefix('l').unwrap_or(text);
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let lease = number.parse().ok().filter(|_| is_number).map(Self);
+        lease.ok_or_else(|| BadLease(text.to_owned()))
+    }
+}
+
+/// A text that is no loan's number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadLease(String);
+
+impl fmt::Display for BadLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is no loan's number: `prezero status` lists them as LEASE", self.0)
+    }
+}
+
+impl std::error::Error for BadLease {}
+
 number_id! {
     /// One block in one worker's hands.
     JobId, "j"
@@ -283,6 +307,8 @@ impl fmt::Display for LoanName {
 mod tests {
     use super::*;
 
+    // Promise P150.
+    // Promise P272.
     #[test]
     fn names_of_loans_have_their_characters_and_length_and_a_scope() {
         let longest = "x".repeat(118);
@@ -336,6 +362,13 @@ mod tests {
     fn each_kind_of_number_says_what_it_is_of() {
         let (block, lease, job) = (BlockId(7), LeaseId(7), JobId(7));
         assert_eq!(format!("{block} {lease} {job} {}", Uid(7)), "b7 l7 j7 7");
+        for text in ["7", "l7"] {
+            assert_eq!(text.parse(), Ok(lease), "{text}");
+        }
+        for bad in ["", "l", "ll7", "+7", "b7", "7 ", "99999999999999999999"] {
+            let error = bad.parse::<LeaseId>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{bad}`")) && error.contains("LEASE"), "{error}");
+        }
         let name: LoanName = "a/x".parse().expect("a name");
         assert_eq!((name.to_string(), String::from(name)), ("a/x".to_owned(), "a/x".to_owned()));
     }

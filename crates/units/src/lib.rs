@@ -13,7 +13,7 @@ mod quantities;
 
 pub use counts::Counts;
 pub use ids::{
-    BadLoanName, BadOwner, BlockId, Domain, JobId, LeaseId, LoanName, Owner, PoolKey, Uid,
-    tenant_of,
+    BadLease, BadLoanName, BadOwner, BlockId, Domain, JobId, LeaseId, LoanName, Owner, PoolKey,
+    Uid, tenant_of,
 };
 pub use quantities::{Bytes, Node, PageSize, Pages, ParseError};

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum ParseError {
     /// Not `NUMBER[K|M|G|T][iB]`.
     Size(String),
+    /// More bytes than any machine can address.
+    TooLarge(String),
     /// A size that no huge page can have.
     PageSize(String),
     /// A byte count with a fraction of a page.
@@ -35,6 +37,9 @@ impl fmt::Display for ParseError {
                 f,
                 "`{text}` is not a size: write a number with K, M, G or T, as in 2M or 16G"
             ),
+            Self::TooLarge(text) => {
+                write!(f, "`{text}` is too large: no machine has 16 million terabytes")
+            }
             Self::PageSize(text) => write!(
                 f,
                 "`{text}` is not a page size: it must be a power of two of at least 4K, as in 2M or 1G"
@@ -263,22 +268,52 @@ impl fmt::Display for PageSize {
     }
 }
 
+/// What a size with a fraction is rounded up to that is no whole number of bytes.
+const FRACTION_STEP: u64 = 2 << 20;
+/// Digits behind the point.
+const MAX_FRACTION: usize = 9;
+
 impl FromStr for Bytes {
     type Err = ParseError;
-    /// `NUMBER[K|M|G|T][i][B]`, powers of 1024, case ignored, no fraction.
+
+    /// `NUMBER[K|M|G|T][i][B]`, powers of 1024, case ignored. The number may have a fraction. Where
+    /// that is not a whole number of bytes, as in Slurm's `9.77G`, it stands for a size that was
+    /// rounded, and is rounded up to 2 MiB.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let error = || ParseError::Size(text.to_owned());
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let number: u64 = text[..digits].parse().map_err(|_| error())?;
-        let shift = match text[digits..].to_ascii_lowercase().as_str() {
+        let is_digit = |c: char| c.is_ascii_digit() || c == '.';
+        let end = text.find(|c: char| !is_digit(c)).unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let shift = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 0,
-            "k" | "kb" | "kib" => 10,
-            "m" | "mb" | "mib" => 20,
-            "g" | "gb" | "gib" => 30,
-            "t" | "tb" | "tib" => 40,
+            "k" | "ki" | "kb" | "kib" => 10,
+            "m" | "mi" | "mb" | "mib" => 20,
+            "g" | "gi" | "gb" | "gib" => 30,
+            "t" | "ti" | "tb" | "tib" => 40,
             _ => return Err(error()),
         };
-        number.checked_mul(1 << shift).map(Self).ok_or_else(error)
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let is_number =
+            |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+        if !is_number(whole) || !is_number(fraction) || fraction.len() > MAX_FRACTION {
+            return Err(error());
+        }
+        let too_large = || ParseError::TooLarge(text.to_owned());
+        let whole = whole.parse::<u64>().map_err(|_| too_large())?;
+        let bytes = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
+        // At most 10^9 times 2^40: a u128 has room.
+        let scale = 10_u128.pow(u32::try_from(fraction.len()).map_err(|_| error())?);
+        let scaled = fraction.parse::<u128>().map_err(|_| error())? << shift;
+        let part = u64::try_from(scaled / scale).map_err(|_| too_large())?;
+        if scaled % scale == 0 {
+            return bytes.checked_add(part).map(Self).ok_or_else(too_large);
+        }
+        if shift == 0 {
+            return Err(error());
+        }
+        let step = FRACTION_STEP.min(1 << shift);
+        let sum = bytes.checked_add(part + 1).ok_or_else(too_large)?;
+        sum.checked_next_multiple_of(step).map(Self).ok_or_else(too_large)
     }
 }
 
@@ -308,9 +343,9 @@ mod tests {
     #[test]
     fn units_are_read_in_any_case_with_or_without_i_and_b() {
         for (unit, shift) in [("", 0), ("k", 10), ("m", 20), ("g", 30), ("t", 40)] {
-            for suffix in ["", "b", "ib"] {
+            for suffix in ["", "b", "i", "ib"] {
                 let text = format!("3{unit}{suffix}");
-                if text == "3ib" {
+                if text == "3i" || text == "3ib" {
                     continue;
                 }
                 for text in [text.to_uppercase(), text] {
@@ -339,13 +374,36 @@ mod tests {
 
     #[test]
     fn bad_sizes_are_refused_with_the_text_at_fault() {
-        for text in ["", "M", "-1", "1.5G", "2X", "99999999999T", "1 G"] {
+        for text in
+            ["", "M", "-1", "1.5", "2X", "99999999999T", "1 G", ".5G", "1.G", "1.2.3G", "1e3"]
+        {
             let error = text.parse::<Bytes>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")), "{error}");
         }
         for text in ["3M", "1K", "0"] {
             assert!(text.parse::<PageSize>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn spellings_of_kubernetes_and_slurm_are_sizes() {
+        for (text, bytes) in [
+            ("8Gi", 8 << 30),
+            ("512Mi", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("120.0G", 120 << 30),
+            ("0.5T", 512 << 30),
+            ("1.5K", 1536),
+            // 10,004.48 MiB, which Slurm has cut to two digits.
+            ("9.77G", 10_006 << 20),
+            ("0.3K", 1024),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["99999999999T", "99999999999999999999", "16777216T", "16777215.999999999T"] {
+            assert_eq!(text.parse::<Bytes>(), Err(ParseError::TooLarge(text.into())), "{text}");
+        }
+        assert_eq!("16777215T".parse(), Ok(Bytes(16_777_215 << 40)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! What methods return.
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, JobId, LeaseId, Node, PageSize, Pages};
+use units::{Bytes, JobId, Node, PageSize, Pages};
 
 use crate::{BlockHolder, Level, StateName};
 
@@ -41,35 +41,6 @@ pub struct Revoked {
 pub struct WatchReply {
     /// The levels that changed, or that fell below the threshold.
     pub levels: Vec<Level>,
-}
-
-/// One block of a loan. The blocks stand in the order in which the loan is mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LentPart {
-    /// The index of its descriptor.
-    pub fd: u32,
-    /// NUMA node.
-    pub node: Node,
-    /// Its length.
-    pub bytes: Bytes,
-    /// The part, from its start, that was ready. The borrower's own faults fill the rest.
-    pub ready_bytes: Bytes,
-}
-
-/// A loan granted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lent {
-    /// The index of the lease's descriptor.
-    pub lease_fd: u32,
-    /// The lease. It lives exactly as long as its descriptor.
-    pub lease: LeaseId,
-    /// The size of its pages.
-    #[serde(rename = "page_bytes")]
-    pub page_size: PageSize,
-    /// Whether the memory has the content that this owner left.
-    pub kept: bool,
-    /// The blocks.
-    pub parts: Vec<LentPart>,
 }
 
 /// How a worker does a job.

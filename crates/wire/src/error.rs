@@ -4,11 +4,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use units::{Bytes, JobId, LeaseId, PageSize, Uid};
+use units::{Bytes, JobId, LeaseId, Node, PageSize, Uid};
 
 use crate::BadValue;
 
-/// The interface's errors. Each names the value at fault and what to do.
+/// The errors of both interfaces. Each names the value at fault and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "error", content = "parameters")]
 pub enum Error {
@@ -63,6 +63,52 @@ pub enum Error {
         /// Free in the kernel's pool there.
         free_bytes: Bytes,
     },
+    /// The loans of the name's scope hold too much already.
+    #[serde(rename = "io.prezero.ScopeQuotaExceeded")]
+    ScopeQuotaExceeded {
+        /// The part of the name before the first `/`, up to an `@`. Empty for names without a
+        /// scope.
+        scope: String,
+        /// What its loans hold.
+        held_bytes: Bytes,
+        /// What they may hold.
+        quota_bytes: Bytes,
+        /// The request.
+        asked_bytes: Bytes,
+    },
+    /// Another loan has that name.
+    #[serde(rename = "io.prezero.NameTaken")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The size of the loan that has it.
+        bytes: Bytes,
+        /// The size of its pages.
+        #[serde(rename = "page_bytes")]
+        page_size: PageSize,
+        /// Its node.
+        node: Node,
+        /// The user that owns its file.
+        uid: Uid,
+    },
+    /// A loan of that name is being made.
+    #[serde(rename = "io.prezero.NameBusy")]
+    NameBusy {
+        /// The name.
+        name: String,
+    },
+    /// No loan has that name.
+    #[serde(rename = "io.prezero.NoSuchName")]
+    NoSuchName {
+        /// The name.
+        name: String,
+    },
+    /// As many loans have names as may have one.
+    #[serde(rename = "io.prezero.TooManyNames")]
+    TooManyNames {
+        /// The most loans that may have a name.
+        most: u64,
+    },
     /// No page can be zeroed now.
     #[serde(rename = "io.prezero.NothingToZero")]
     NothingToZero,
@@ -109,7 +155,7 @@ impl fmt::Display for Error {
             }
             Self::BadValue { field, reason } => write!(f, "{field}: {reason}"),
             Self::NoSuchPool { wanted, configured } => {
-                write!(f, "no pool is {wanted}: configured are {configured}")
+                write!(f, "no pool has {wanted}: configured are {configured}")
             }
             Self::QuotaExceeded { uid, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,
@@ -126,6 +172,22 @@ impl fmt::Display for Error {
                 f,
                 "{} of {} pages were asked for, {} are ready and {} free in the kernel: ask for less, or reserve more pages",
                 asked_bytes, page_size, ready_bytes, free_bytes
+            ),
+            Self::ScopeQuotaExceeded { scope, held_bytes, quota_bytes, asked_bytes } => write!(
+                f,
+                "the loans of scope `{scope}` hold {held_bytes} of a quota of {quota_bytes}: return some before asking for {asked_bytes} more"
+            ),
+            Self::NameTaken { name, bytes, page_size, node, uid } => write!(
+                f,
+                "`{name}` is lent already, as {bytes} of {page_size} pages on node {node} for user {uid}: return it, or ask for the same"
+            ),
+            Self::NameBusy { name } => {
+                write!(f, "the loan `{name}` is being made: ask again when that is done")
+            }
+            Self::NoSuchName { name } => write!(f, "nothing is lent by the name `{name}`"),
+            Self::TooManyNames { most } => write!(
+                f,
+                "{most} loans have names, the most there may be: return some, or raise agent.names"
             ),
             Self::NothingToZero => write!(
                 f,

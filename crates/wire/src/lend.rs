@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The request for a loan: one type for both interfaces.
+//! The request for a loan, and the loan: one type each, however the loan is held.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer, ser};
-use units::{Bytes, LoanName, Node, Owner, PageSize, Uid};
+use serde::{Deserialize, Serialize};
+use units::{Bytes, LeaseId, LoanName, Node, Owner, PageSize, Uid};
 
-use crate::agent::LentByName;
 use crate::methods::method;
 use crate::optional::{or_default, seconds};
-use crate::{Lent, MAX_LOAN_PARTS, MAX_MESSAGE_PARTS};
+use crate::{MAX_LOAN_PARTS, MAX_MESSAGE_PARTS};
 
 method!(LendRequest, "io.prezero.Lend", Lent);
-method!(LendForAgent, "io.prezero.agent.Lend", LentByName);
 
 /// How a loan is held. That decides when it ends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,7 +36,7 @@ pub enum Hold {
 
 /// What to borrow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "ForBorrower", from = "ForBorrower")]
+#[serde(into = "LendParameters", try_from = "LendParameters")]
 pub struct LendRequest {
     /// How much: whole pages.
     pub bytes: Bytes,
@@ -64,10 +62,63 @@ pub struct LendRequest {
     pub hold: Hold,
 }
 
-/// A request for a loan by name, as it is sent to the socket of agents.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "ForAgent")]
-pub struct LendForAgent(pub LendRequest);
+/// A loan granted, or the loan that had the name already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// The index of the lease's descriptor. `None` for a loan by name.
+    pub lease_fd: Option<u32>,
+    /// The lease. It lives exactly as long as its descriptor, or as the name.
+    pub lease: LeaseId,
+    /// The size of its pages.
+    #[serde(rename = "page_bytes")]
+    pub page_size: PageSize,
+    /// Whether the memory has the content that this owner left. False for a loan that existed
+    /// already.
+    pub kept: bool,
+    /// The blocks. A loan by name has one.
+    pub parts: Vec<LentPart>,
+    /// The file of a loan by name, in the daemon's mount namespace. The path is good until the name
+    /// is returned.
+    pub path: Option<String>,
+    /// Whether a loan of that name existed already.
+    pub found: bool,
+}
+
+/// One block of a loan. The blocks stand in the order in which the loan is mapped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LentPart {
+    /// The index of its descriptor. `None` for a loan by name.
+    pub fd: Option<u32>,
+    /// NUMA node.
+    pub node: Node,
+    /// Its length.
+    pub bytes: Bytes,
+    /// The part, from its start, that was ready. The borrower's own faults fill the rest. Of a loan
+    /// that existed already: the size that has memory.
+    pub ready_bytes: Bytes,
+}
+
+/// A loan by name, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NamedLoan {
+    /// Its name.
+    pub name: String,
+    /// Its one file, in the daemon's mount namespace. The path is good until the name is returned,
+    /// and empty while the loan is being made.
+    pub path: String,
+    /// Its size.
+    pub bytes: Bytes,
+    /// The size of its pages.
+    #[serde(rename = "page_bytes")]
+    pub page_size: PageSize,
+    /// NUMA node.
+    pub node: Node,
+    /// The user that owns the file, which has mode 0600.
+    pub uid: Uid,
+    /// Whether the loan is being made. Then it ends with the connection of the agent that asked
+    /// for it, or when its name is returned.
+    pub pending: bool,
+}
 
 impl LendRequest {
     /// `bytes` of any pages, in as many blocks as it takes.
@@ -119,10 +170,10 @@ impl LendRequest {
     }
 }
 
-/// The parameters of a borrower's method.
-#[derive(Serialize, Deserialize)]
+/// The parameters of the method.
+#[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ForBorrower {
+struct LendParameters {
     bytes: Bytes,
     #[serde(rename = "page_bytes", default)]
     page_size: Option<PageSize>,
@@ -135,73 +186,48 @@ struct ForBorrower {
     #[serde(default, deserialize_with = "or_default")]
     single: bool,
     #[serde(default, deserialize_with = "or_default")]
-    held_by_memory: bool,
+    whole: bool,
     #[serde(default)]
     most_blocks: Option<u32>,
-}
-
-/// The parameters of an agent's method.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForAgent {
-    name: LoanName,
-    bytes: Bytes,
-    #[serde(rename = "page_bytes", default)]
-    page_size: Option<PageSize>,
-    #[serde(default)]
-    node: Option<Node>,
     #[serde(default, deserialize_with = "or_default")]
-    whole: bool,
+    held_by_memory: bool,
+    #[serde(default)]
+    name: Option<LoanName>,
     #[serde(default)]
     uid: Option<Uid>,
     #[serde(default)]
     gid: Option<u32>,
-    #[serde(default)]
-    owner: Option<Owner>,
-    #[serde(rename = "keep_seconds", default, with = "seconds")]
-    keep: Option<Duration>,
 }
 
-impl From<LendRequest> for ForBorrower {
+impl From<LendRequest> for LendParameters {
     fn from(request: LendRequest) -> Self {
-        let LendRequest { bytes, page_size, node, owner, keep, single, most_blocks, .. } = request;
-        let held_by_memory = request.hold == Hold::Memory;
-        Self { bytes, page_size, node, owner, keep, single, held_by_memory, most_blocks }
+        let LendRequest { bytes, page_size, node, owner, keep, single, whole, most_blocks, hold } =
+            request;
+        let held_by_memory = hold == Hold::Memory;
+        let (name, uid, gid) = match hold {
+            Hold::Name { name, uid, gid } => (Some(name), uid, gid),
+            Hold::Descriptor | Hold::Memory => (None, None, None),
+        };
+        let held = Self { held_by_memory, name, uid, gid, ..Self::default() };
+        Self { bytes, page_size, node, owner, keep, single, whole, most_blocks, ..held }
     }
 }
 
-impl From<ForBorrower> for LendRequest {
-    fn from(fields: ForBorrower) -> Self {
-        let ForBorrower { bytes, page_size, node, owner, keep, single, most_blocks, .. } = fields;
-        let hold = if fields.held_by_memory { Hold::Memory } else { Hold::Descriptor };
-        Self { bytes, page_size, node, owner, keep, single, whole: false, most_blocks, hold }
-    }
-}
-
-impl TryFrom<LendForAgent> for ForAgent {
+impl TryFrom<LendParameters> for LendRequest {
     type Error = &'static str;
 
-    fn try_from(LendForAgent(request): LendForAgent) -> Result<Self, Self::Error> {
-        let LendRequest { bytes, page_size, node, owner, keep, whole, hold, .. } = request;
-        let Hold::Name { name, uid, gid } = hold else {
-            return Err("a loan without a name: agents lend by name");
+    fn try_from(parameters: LendParameters) -> Result<Self, Self::Error> {
+        let LendParameters { bytes, page_size, node, owner, keep, single, .. } = parameters;
+        let LendParameters { whole, most_blocks, held_by_memory, name, uid, gid, .. } = parameters;
+        let hold = match name {
+            Some(_) if held_by_memory => return Err("`name` and `held_by_memory` are two holds"),
+            Some(name) => Hold::Name { name, uid, gid },
+            None if whole || uid.is_some() || gid.is_some() => {
+                return Err("`whole`, `uid` and `gid` need a `name`");
+            }
+            None if held_by_memory => Hold::Memory,
+            None => Hold::Descriptor,
         };
-        Ok(Self { name, bytes, page_size, node, whole, uid, gid, owner, keep })
-    }
-}
-
-impl Serialize for LendForAgent {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = ForAgent::try_from(self.clone()).map_err(ser::Error::custom)?;
-        fields.serialize(serializer)
-    }
-}
-
-impl From<ForAgent> for LendForAgent {
-    fn from(fields: ForAgent) -> Self {
-        let ForAgent { name, bytes, page_size, node, whole, uid, gid, owner, keep } = fields;
-        let hold = Hold::Name { name, uid, gid };
-        let request = LendRequest::new(bytes);
-        Self(LendRequest { page_size, node, owner, keep, single: true, whole, hold, ..request })
+        Ok(Self { bytes, page_size, node, owner, keep, single, whole, most_blocks, hold })
     }
 }

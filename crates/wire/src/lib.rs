@@ -13,6 +13,7 @@
 pub mod agent;
 mod answers;
 mod error;
+mod health;
 mod lend;
 mod message;
 mod methods;
@@ -23,11 +24,11 @@ mod status;
 mod words;
 
 pub use answers::{
-    Configured, Drained, Finished, Holders, Job, Lent, LentPart, Released, Revoked, WatchReply,
-    ZeroBy,
+    Configured, Drained, Finished, Holders, Job, Released, Revoked, WatchReply, ZeroBy,
 };
 pub use error::Error;
-pub use lend::{Hold, LendForAgent, LendRequest};
+pub use health::{Ailment, AilmentCause, Health};
+pub use lend::{Hold, LendRequest, Lent, LentPart, NamedLoan};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
     Configure, Drain, FindHolders, FinishZeroing, GetStatus, Parameters, PoolChange, Release,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The messages of varlink: a JSON object each, with a zero byte as its end.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::reading::{BadValue, Invalid, read_parameters};
-use crate::{Parameters, ServiceError};
+use crate::reading::{Invalid, read_parameters};
+use crate::{Error, Parameters, ServiceError};
 
 /// The byte that ends a message.
 pub const END: u8 = 0;
@@ -45,7 +44,7 @@ impl Call {
     /// [`ServiceError::InvalidParameter`] for a parameter that the method does not have, that is
     /// missing, or that has another type. The interface's own error for a value of the right type
     /// that the method does not take.
-    pub fn parameters<P: Parameters, E: From<BadValue>>(self) -> Result<P, Refused<E>> {
+    pub fn parameters<P: Parameters>(self) -> Result<P, Refused> {
         let invalid = |parameter| Refused::Service(ServiceError::InvalidParameter { parameter });
         let parameters = match self.parameters {
             Value::Null => Map::new(),
@@ -62,11 +61,23 @@ impl Call {
 /// A refusal: by an error of the method's interface, or by an error of varlink itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Refused<E> {
+pub enum Refused {
     /// An error of the interface.
-    Interface(E),
+    Interface(Error),
     /// An error of `org.varlink.service`.
     Service(ServiceError),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Interface(error)
+    }
+}
+
+impl From<ServiceError> for Refused {
+    fn from(error: ServiceError) -> Self {
+        Self::Service(error)
+    }
 }
 
 /// A reply, as a client reads it.
@@ -122,9 +133,9 @@ pub fn reply<T: Serialize>(parameters: &T, continues: bool) -> serde_json::Resul
 /// A refusal.
 ///
 /// # Errors
-/// The error cannot be written as JSON.
-pub fn refusal<E: Serialize>(error: &E) -> serde_json::Result<Vec<u8>> {
-    message(error)
+/// The refusal cannot be written as JSON.
+pub fn refusal(refused: &Refused) -> serde_json::Result<Vec<u8>> {
+    message(refused)
 }
 
 fn message<T: Serialize>(content: &T) -> serde_json::Result<Vec<u8>> {
@@ -133,15 +144,13 @@ fn message<T: Serialize>(content: &T) -> serde_json::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// Reads a reply to a call of `P`, or its refusal by an error `E`, from a message without its end.
+/// Reads a reply to a call of `P`, or its refusal, from a message without its end.
 ///
 /// # Errors
 /// The message is neither.
-pub fn read_reply<P, E>(message: &[u8]) -> serde_json::Result<Result<Reply<P::Reply>, Refused<E>>>
-where
-    P: Parameters,
-    E: DeserializeOwned,
-{
+pub fn read_reply<P: Parameters>(
+    message: &[u8],
+) -> serde_json::Result<Result<Reply<P::Reply>, Refused>> {
     let reply: ReplyIn<'_> = serde_json::from_slice(message)?;
     if reply.error.is_some() {
         return serde_json::from_slice(message).map(Err);

@@ -38,7 +38,11 @@ pub enum Invalid {
 pub(crate) fn read_parameters<T: DeserializeOwned>(
     parameters: Map<String, Value>,
 ) -> Result<T, Invalid> {
-    T::deserialize(Parameter(Value::Object(parameters)))
+    T::deserialize(Parameter(Value::Object(parameters))).map_err(|error| match error {
+        // Each parameter is right, and together they are not.
+        Invalid::Value(_) => error.of("parameters"),
+        Invalid::Parameter(_) => error,
+    })
 }
 
 impl Invalid {

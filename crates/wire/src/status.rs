@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use units::{Bytes, Counts, Domain, LeaseId, Node, PageSize, Pages, Uid};
 
 use crate::optional::seconds;
-use crate::{KernelKind, Provider, Recycle};
+use crate::{Ailment, Health, KernelKind, Provider, Recycle};
 
 /// Pages of one pool by state, and its thresholds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -248,6 +248,10 @@ pub struct Status {
     /// Unknown blocks on its mounts: their pages are unused until its next start. None in a daemon
     /// without faults.
     pub unknown_files: u64,
+    /// How the service is, in one word.
+    pub health: Health,
+    /// The causes, the gravest first: none where it is healthy, or could only be better.
+    pub ailments: Vec<Ailment>,
     /// What happened since it started.
     pub counters: Counters,
 }

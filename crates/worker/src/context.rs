@@ -156,6 +156,7 @@ mod tests {
         assert_eq!(inside(&roots, dir.path()), "/");
     }
 
+    // Promise P193.
     #[test]
     fn group_without_slash_is_below_the_own_in_each_hierarchy() {
         let dir = tempfile::tempdir().unwrap();

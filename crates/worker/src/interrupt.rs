@@ -96,6 +96,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
+    // Promise P54.
     #[test]
     fn a_thread_inside_is_interrupted_when_a_stop_is_set() {
         let stop = Stop::default();

@@ -22,19 +22,6 @@ impl PageLimit {
         Self(pages)
     }
 
-    /// Reads a number of at least 1, or the `word` that means no bound.
-    ///
-    /// # Errors
-    /// The fault of the text, and what to write.
-    pub fn parse(text: &str, word: &str) -> Result<Self, String> {
-        match text.parse() {
-            _ if text == word => Ok(Self(None)),
-            Ok(0) => Err(format!("zero pages are nothing: write a number from 1 on, or `{word}`")),
-            Ok(pages) => Ok(Self(Some(pages))),
-            Err(_) => Err(format!("`{text}` is neither a number of pages nor `{word}`")),
-        }
-    }
-
     /// The number, if there is one.
     #[must_use]
     pub fn pages(self) -> Option<u64> {
@@ -153,14 +140,5 @@ mod tests {
     #[test]
     fn default_invocation_zeroes_everything() {
         assert_eq!(Invocation::default().arguments(), ["max"]);
-    }
-
-    #[test]
-    fn limits_are_numbers_or_the_word() {
-        assert_eq!(PageLimit::parse("max", "max"), Ok(PageLimit(None)));
-        assert_eq!(PageLimit::parse("7", "max"), Ok(PageLimit(Some(7))));
-        for text in ["0", "-1", "", "all", "1G"] {
-            assert!(PageLimit::parse(text, "max").unwrap_err().contains("`max`"), "{text}");
-        }
     }
 }

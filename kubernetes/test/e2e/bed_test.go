@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/e2e-framework/pkg/env"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 
-	"prezero-dra/agent"
+	"prezero/agent"
 )
 
 // within is how long anything may take. Two cores that others use, too, have needed a tenth of it.

@@ -6,6 +6,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
+	prezero v0.0.0
 	prezero-dra v0.0.0
 	sigs.k8s.io/e2e-framework v0.7.0
 )
@@ -82,4 +83,7 @@ require (
 	tags.cncf.io/container-device-interface/specs-go v1.1.0 // indirect
 )
 
-replace prezero-dra => ../..
+replace (
+	prezero => ../../../go
+	prezero-dra => ../..
+)

@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
-	"prezero-dra/agent"
 	"prezero-dra/driver"
+	"prezero/agent"
 )
 
 const (

@@ -84,6 +84,15 @@ class Lend(unittest.TestCase):
         self.assertEqual((lent_pages(), view[0], tensor[0]), (2, 9, 9))
         view.release()
 
+    def test_error_below_a_view_is_not_hidden_by_another(self) -> None:
+        with self.assertRaises(ZeroDivisionError) as raised:
+            with prezero.lend("2M") as loan:
+                view = memoryview(loan)
+                view[0] = 1 // (view[1] * 0)
+        self.assertIsNone(raised.exception.__context__)
+        view.release()
+        del loan, view
+
     def test_dlpack_refuses_what_it_cannot_be(self) -> None:
         with prezero.lend("2M") as loan:
             self.assertEqual(loan.__dlpack_device__(), (1, 0))

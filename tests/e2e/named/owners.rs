@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use client::{Client, LendRequest};
 use prezero_tests::memory::{assert_soiled, assert_zero, soil};
-use prezero_tests::refused::agent_refusal;
+use prezero_tests::refused::refusal;
 use prezero_tests::user::NO_USER;
 use prezero_tests::{Daemon, Page};
 use testkit::child::alone;
 use testkit::punch;
 use units::{Bytes, Pages, Uid};
-use wire::agent::AgentError;
+use wire::Error as Refused;
 
 use super::{ask, map, named, names, raw_call};
 
@@ -27,12 +27,12 @@ fn owned(name: &str, owner: &str, bytes: Bytes) -> LendRequest {
 /// Whether it is what its owner left, and its path.
 fn lend(daemon: &Daemon, request: &LendRequest) -> (bool, String) {
     let lent = daemon.agent().lend(request).expect("it lends");
-    (lent.kept, lent.loan.path)
+    (lent.is_kept(), lent.path().expect("a path").to_owned())
 }
 
 /// Returns a loan. The pages that are kept then.
 fn back(daemon: &Daemon, name: &str) -> u64 {
-    daemon.agent().release(named(name)).expect("it is lent");
+    daemon.agent().return_loan(named(name), false).expect("it is lent");
     kept(daemon)
 }
 
@@ -40,6 +40,9 @@ fn kept(daemon: &Daemon) -> u64 {
     daemon.wait_for("settled", |p| p.draining_pages == Pages(0)).kept_pages.0
 }
 
+// Promise P216 (names): What a loan by name leaves for an owner the next one of that scope, owner,
+// user and size has, whole, and no other, also over a crash of the daemon; it counts in its scope
+// meanwhile.
 #[test]
 fn content_stays_for_an_owner_within_its_scope_only() {
     let _alone = alone();
@@ -91,13 +94,13 @@ fn content_stays_for_an_owner_within_its_scope_only() {
         daemon.kill();
         daemon.launch();
         let again = daemon.agent().lend(&mine("team-a/two.0")).expect("the same");
-        assert_eq!((again.found, &again.loan.path), (true, &path));
+        assert_eq!((again.was_found(), again.path()), (true, Some(&*path)));
         assert_soiled(&map(&path, page), 0x42);
         assert_eq!(back(&daemon, "team-a/two.0"), 1);
         // Who had it for nothing says so.
         let (is_kept, _) = lend(&daemon, &mine("team-a/four.0"));
         assert!(is_kept);
-        daemon.agent().discard(named("team-a/four.0")).expect("it is lent");
+        daemon.agent().return_loan(named("team-a/four.0"), true).expect("it is lent");
         assert_eq!(kept(&daemon), 0);
         let (is_kept, path) = lend(&daemon, &mine("team-a/five.0"));
         assert!(!is_kept, "it was to be kept for nobody");
@@ -106,6 +109,8 @@ fn content_stays_for_an_owner_within_its_scope_only() {
     }
 }
 
+// Promise P221 (names): No loan by name is kept that is partly unbacked, has another name of its
+// file, never had its own, or is discarded.
 #[test]
 fn unbacked_or_linked_file_is_not_kept_by_name() {
     let _alone = alone();
@@ -132,6 +137,8 @@ fn unbacked_or_linked_file_is_not_kept_by_name() {
     back(&daemon, "team-a/one");
 }
 
+// Promise P241 (names): A loan by name waits two seconds for its owner's content while a process
+// still has it, and goes on without.
 #[test]
 fn owner_with_mapped_content_waits_and_then_has_new_memory() {
     let _alone = alone();
@@ -140,7 +147,7 @@ fn owner_with_mapped_content_waits_and_then_has_new_memory() {
     let mine = |name| owned(name, "cache", page.times(1));
     let (_, path) = lend(&daemon, &mine("team-a/one"));
     let memory = map(&path, page);
-    daemon.agent().release(named("team-a/one")).expect("it is lent");
+    daemon.agent().return_loan(named("team-a/one"), false).expect("it is lent");
     daemon.wait_for("draining", |pool| pool.draining_pages == Pages(1));
     let (is_kept, path) = lend(&daemon, &mine("team-a/two"));
     assert!(!is_kept);
@@ -149,6 +156,7 @@ fn owner_with_mapped_content_waits_and_then_has_new_memory() {
     back(&daemon, "team-a/two");
 }
 
+// Promise P216.
 #[test]
 fn kept_names_count_in_their_scope_and_bad_owners_are_refused() {
     let _alone = alone();
@@ -159,15 +167,15 @@ fn kept_names_count_in_their_scope_and_bad_owners_are_refused() {
     let ask_for = |request| daemon.agent().lend(&request);
     ask_for(owned("team/one", "a", page.times(1))).expect("it lends");
     assert_eq!(back(&daemon, "team/one"), 1);
-    let no = agent_refusal(ask_for(ask("team/two", page.times(1))));
+    let no = refusal(ask_for(ask("team/two", page.times(1))));
     assert!(
-        matches!(no, AgentError::QuotaExceeded { held_bytes, .. } if held_bytes == page.times(1)),
+        matches!(no, Refused::ScopeQuotaExceeded { held_bytes, .. } if held_bytes == page.times(1)),
         "{no}"
     );
     let again = ask_for(owned("team/three", "a", page.times(1))).expect("it counts already");
-    assert!(again.kept);
-    let another = agent_refusal(ask_for(owned("team/three", "b", page.times(1))));
-    assert!(matches!(another, AgentError::NameTaken { .. }), "of another owner: {another}");
+    assert!(again.is_kept());
+    let another = refusal(ask_for(owned("team/three", "b", page.times(1))));
+    assert!(matches!(another, Refused::NameTaken { .. }), "of another owner: {another}");
     back(&daemon, "team/three");
     let long = "o".repeat(64);
     let one = |name| owned(name, "a", page.times(1));
@@ -178,7 +186,7 @@ fn kept_names_count_in_their_scope_and_bad_owners_are_refused() {
         (LendRequest { owner: None, ..one("s/n") }, "needs an owner"),
         (LendRequest { whole: false, ..one("s/n") }, "whole"),
     ] {
-        let no = agent_refusal(ask_for(request));
+        let no = refusal(ask_for(request));
         assert!(no.to_string().contains(why), "{no}");
     }
     let bytes = page.times(1).0;

@@ -9,8 +9,10 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use client::{Client, Hold, LendRequest, Mapping};
+use client::{Client, Hold, LendRequest};
 use io_uring::IoUring;
+use linux::Mapping;
+use prezero_tests::MapAlone as _;
 use prezero_tests::memory::{first_dirty, soil};
 use prezero_tests::pins::{PINNED, pin_in_pipe, pin_in_ring, read_pinned, write_pinned};
 use prezero_tests::{Daemon, Page};
@@ -79,7 +81,7 @@ fn borrow(daemon: &Daemon, random: &mut StdRng, pinned: &mut Vec<Pinned>) -> Opt
     }
     let lent = Client::connect(daemon.socket()).and_then(|mut client| client.lend(&request));
     let loan = lent.ok()?;
-    let memory = loan.map().ok()?;
+    let memory = loan.map_alone().ok()?;
     memory.populate().ok()?;
     let foreign = u64::from(first_dirty(&memory).is_some());
     soil(&memory, mark);
@@ -133,6 +135,8 @@ fn gather(read: &mut File, sum: &mut Seen) {
     }
 }
 
+// Promise P106 (isolation): However many clients pin, unmap and die at random, none reads a byte
+// of another, and no page is lost.
 #[test]
 fn a_storm_of_pins_mixes_up_no_byte_and_loses_no_page() {
     let _alone = alone();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use client::{LendRequest, Loan};
 use linux::{Roots, hugetlb, numa};
+use prezero_tests::MapAlone as _;
 use prezero_tests::daemon::WAIT_TIMEOUT;
 use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
@@ -25,6 +26,7 @@ fn lend_soon(daemon: &Daemon, request: &LendRequest) -> Loan {
     }
 }
 
+// Promise P239.
 /// The kernel makes a page of 1 GiB at run time where memory is in one piece, by moving other pages
 /// away: growing takes more than free memory. A machine may not find a returned page again once
 /// other programs have used it, so the machine must declare that it has none.
@@ -47,7 +49,7 @@ fn the_kernels_pool_of_gigantic_pages_grows_and_shrinks_as_well() {
     wait_for_total(&daemon, PAGE, 0, max);
     let loan = lend_soon(&daemon, &LendRequest::new(PAGE.times(1)));
     daemon.client().lend(&LendRequest::new(PAGE.times(1))).expect_err("that would be two");
-    assert_zero(&loan.map().expect("a page of 1 GiB"));
+    assert_zero(&loan.map_alone().expect("a page of 1 GiB"));
     assert_eq!(there(), max);
     drop(loan);
     wait_for_total(&daemon, PAGE, 0, before);
@@ -85,6 +87,8 @@ fn two_nodes(fields: [&str; 2]) -> Option<(Daemon, [u64; 2])> {
     Some((Daemon::start_with(Some(guard), &config, &[]), before))
 }
 
+// Promise P239 (operator): Each node's pool of the kernel's grows by its own demand and ends where
+// its own memory does; pages of 1 GiB come and go like those of 2 MiB.
 #[test]
 fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     const PAGE: Page = Page::Mib2;
@@ -98,7 +102,7 @@ fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     daemon.wait_for_on(1, "filled", |pool| pool.ready_pages == Pages(6));
     // The other one's has nothing to do with it.
     assert_eq!([total(PAGE, 0), total(PAGE, 1)], [before[0] + 4, before[1] + 26]);
-    let memory = loan.map().expect("20 pages");
+    let memory = loan.map_alone().expect("20 pages");
     assert_zero(&memory);
     let places = numa::nodes_of(&memory, PAGE.size()).expect("mapped pages have a node");
     assert!(places.iter().all(|place| *place == Node(1)), "{places:?}");
@@ -116,6 +120,7 @@ fn each_nodes_kernel_pool_is_resized_by_its_own_demand() {
     wait_for_total(&daemon, PAGE, 1, before[1]);
 }
 
+// Promise P239.
 #[test]
 fn a_node_that_is_short_of_memory_holds_up_no_other_one() {
     const PAGE: Page = Page::Mib2;

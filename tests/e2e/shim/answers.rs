@@ -33,6 +33,9 @@ fn compare_with(options: &[&str], word: &str, least: usize, look: impl FnOnce(&s
     look(&log);
 }
 
+// Promise P100 (programs): The shim believes the kernel's answer and not its caller's wish:
+// refused and partial calls change nothing, what is given up stays promised, a closed number means
+// nothing.
 /// Advice for parts of pages and then a fork, refused `munmap`, `mmap` and `mremap`, a shrinking
 /// `mremap`, memory exchanged behind the shim's back, a fork beside an allocator that has handlers,
 /// and a full table of descriptors.
@@ -41,6 +44,8 @@ fn the_kernels_answer_is_believed_and_not_the_callers_wish() {
     compare("all", 0, |_| {});
 }
 
+// Promise P76.
+// Promise P100.
 /// The same of private memory that is lent, except what concerns children.
 #[test]
 fn private_lent_memory_answers_as_the_kernels() {
@@ -48,16 +53,21 @@ fn private_lent_memory_answers_as_the_kernels() {
     compare_with(&["--private"], "promise", 1, |_| {});
 }
 
+// Promise P113 (programs): Code runs in lent memory; calls that are looked up in the C library's
+// own handle are served.
 #[test]
 fn code_compiled_at_run_time_lies_in_lent_memory() {
     compare("code", 3, |_| {});
 }
 
+// Promise P115 (programs): A memfd is served once no seal can be added any more; one whose seals
+// may change, or that is sealed against writing, is the kernel's.
 #[test]
 fn a_memfd_whose_seals_may_change_is_the_kernels() {
     compare("sealed", 0, |log| assert_eq!(served(log), 0));
 }
 
+// Promise P113.
 /// As Python's ctypes finds them.
 #[test]
 fn calls_looked_up_in_the_c_librarys_handle_are_served() {
@@ -74,6 +84,8 @@ fn calls_looked_up_in_the_c_librarys_handle_are_served() {
     assert_eq!((text(&found).as_str(), served(&log)), ("True\n", 1));
 }
 
+// Promise P201 (programs): A memfd made by number, as ZGC makes its heap, is served as one made by
+// name, and other calls by number pass as they came.
 /// As ZGC and others do that are older than the C library's `memfd_create`.
 #[test]
 fn memfd_by_system_call_number_is_served_and_other_numbers_pass() {
@@ -82,6 +94,7 @@ fn memfd_by_system_call_number_is_served_and_other_numbers_pass() {
     });
 }
 
+// Promise P112.
 /// Detached by `munmap`, before or after its removal, a segment is the daemon's again while its
 /// program goes on.
 #[test]
@@ -106,6 +119,8 @@ fn a_segment_that_is_removed_and_attached_nowhere_is_returned() {
     assert_eq!(served(&log), 2);
 }
 
+// Promise P100.
+// Promise P115.
 #[test]
 fn a_memfd_is_served_after_another_of_its_number_was_closed() {
     compare("probe", 2, |log| {

@@ -9,6 +9,8 @@ use prezero_tests::{Daemon, c};
 
 use super::{PAGE, assert_same, reserve, served, text};
 
+// Promise P211 (programs): Other interposers of a program's memory calls see the same under the
+// shim as without it; of lent memory its end, its moves and its advice.
 /// UCX, libhugetlbfs and profilers are such; a program under the shim made these calls past them.
 #[test]
 fn library_loaded_behind_the_shim_sees_a_programs_calls() {

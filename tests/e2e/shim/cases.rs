@@ -25,6 +25,9 @@ const CASES: [(&str, usize); 12] = [
     ("meminfo", 2),
 ];
 
+// Promise P194 (programs): Under the shim a program of another user, without descriptors, `/proc`
+// or address space, under a seccomp filter, on a small signal stack, or beside threads that fork
+// finds what it finds without. `/proc/meminfo` is the kernel's.
 #[test]
 fn programs_in_unusual_states_find_the_same() {
     let Some(pages) = reserve(PAGE, 60) else { return };
@@ -60,6 +63,8 @@ fn costs(output: &std::process::Output) -> Vec<(String, f64)> {
     text.lines().filter_map(line).collect()
 }
 
+// Promise P320 (programs): Each of n memfds under the shim costs the same, and calls about
+// ordinary memory cost what they cost without the shim, whatever was lent.
 /// Four times as many memfds cost four times as much, and calls about ordinary memory cost the
 /// same beside lent memory. The bounds are wide for a busy machine: what they replace was 16 times
 /// as much, and 6 to 5,700 times as much.

@@ -51,6 +51,8 @@ pub(super) fn same_by_seed(name: &str, seeds: u64, least: usize) {
     daemon.wait_for("all is returned", |p| p.lent_pages + p.draining_pages == Pages(0));
 }
 
+// Promise P101 (programs): A seeded program of every call that the shim knows ends in the same
+// output natively and under it, of one thread and of several that fork beside each other's calls.
 #[test]
 fn programs_by_seed_find_under_the_shim_what_they_find_without() {
     same_by_seed("differ", 200, 50);

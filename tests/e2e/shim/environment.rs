@@ -24,6 +24,8 @@ fn babble(socket: &Path) {
     });
 }
 
+// Promise P78 (programs): No value of a `PREZERO_` variable, no log that cannot be written and no
+// daemon that hangs up breaks a program under the shim: malformed values are ignored.
 #[test]
 fn environment_breaks_no_program() {
     let Some(pages) = reserve(PAGE, 8) else { return };
@@ -118,6 +120,7 @@ fn environment_breaks_no_program() {
     }
 }
 
+// Promise P78.
 /// A shell that has closed its end, as `program 2>&1 | head -1` does.
 #[test]
 fn unread_log_ends_no_program() {

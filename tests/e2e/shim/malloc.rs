@@ -9,6 +9,8 @@ use prezero_tests::{Daemon, c};
 
 use super::{PAGE, assert_same, logged, reserve, served, shim, text};
 
+// Promise P212 (programs): A `malloc` that takes huge pages past the shim goes on beside lent
+// memory as without, and it is said that its pages are not lent.
 #[test]
 fn malloc_with_its_own_huge_pages_is_named_and_goes_on() {
     let Some(pages) = reserve(PAGE, 160) else { return };

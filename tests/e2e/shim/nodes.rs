@@ -46,6 +46,9 @@ fn make_ready(daemon: &Daemon, nodes: &[&str]) {
     }
 }
 
+// Promise P79 (programs): On several nodes lent pages lie where the kernel's would by the memory
+// policy and cpuset of the thread that maps, and by an `mbind` before the first touch; or the
+// memory is not lent.
 #[test]
 fn pages_lie_where_the_policy_says() {
     let Some(pages) = two_nodes() else { return };
@@ -111,6 +114,7 @@ impl Drop for Cpuset {
     }
 }
 
+// Promise P79.
 #[test]
 fn pages_lie_where_the_cpuset_says() {
     let Some(pages) = two_nodes() else { return };

@@ -4,6 +4,7 @@
 
 use super::differ::same_by_seed;
 
+// Promise P101.
 #[test]
 fn threads_by_seed_find_the_same_under_the_shim() {
     same_by_seed("shim_threads", 200, 100);

@@ -52,6 +52,9 @@ map(fd, 1, SHARED)[9] = 4
 print('two descriptors', map(again, 1, SHARED)[9])
 ";
 
+// Promise P180 (programs): A file that a program makes in a directory of huge pages and unlinks is
+// lent memory from its first mapping on, shared or private, while no other process has it; the
+// program finds what it finds without.
 #[test]
 fn unlinked_file_is_served_while_no_other_process_has_it() {
     let Some(pages) = reserve(PAGE, 24) else { return };

@@ -138,6 +138,7 @@ fn names_not(content: &[u8], place: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
+    // Promise P215 (years): What packages bring names no path of the machine that built it.
     #[test]
     fn shipped_files_name_no_path_of_the_build_machine() {
         assert!(names_not(b"\0/home/a/src/lib.rs\0", Path::new("/home/a")).is_err());

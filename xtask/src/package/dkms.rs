@@ -117,6 +117,8 @@ mod tests {
         found
     }
 
+    // Promise P293 (years): What prezero-dkms installs builds without the repository, and the
+    // module and the package have one version.
     #[test]
     fn sources_for_dkms_stand_alone() {
         let dir = tempfile::tempdir().unwrap();
@@ -134,6 +136,7 @@ mod tests {
         assert!(conf.contains("PACKAGE_VERSION=\"1.2.3\"") && conf.contains("/prezero/1.2.3/"));
     }
 
+    // Promise P293.
     #[test]
     fn module_has_the_version_of_the_packages() {
         let dir = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@
 //! compilers in the same root on this machine, and `headers` are of the kernel that DKMS builds for
 //! there besides the booted one.
 
+mod book;
 mod boot;
 mod built;
 mod chroot;
@@ -17,6 +18,7 @@ mod root;
 mod rpm;
 mod sysroot;
 
+pub(crate) use book::build as book;
 pub(crate) use built::as_shipped;
 pub(crate) use root::debian;
 pub(crate) use sysroot::link as link_libraries;
@@ -24,7 +26,7 @@ pub(crate) use sysroot::link as link_libraries;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
 };
 
 use anyhow::{Context as _, Result};
@@ -62,21 +64,26 @@ pub(crate) enum Format {
 }
 
 pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
-    let version = env!("CARGO_PKG_VERSION");
     let packages = match verb {
         Verb::Test { format } => return test(*format),
-        Verb::Build(Made { arch }) => {
-            let (built, tree) = make(*arch)?;
-            let made = deb::pack(&built, &tree, version, &tree.dir)?;
-            [made.prezero, made.lab, made.dkms]
-        }
-        Verb::Rpm(Made { arch }) => {
-            let (built, tree) = make(*arch)?;
-            rpm::pack(&built, &tree, version, &tree.dir)?
-        }
+        Verb::Build(Made { arch }) => debs(*arch)?,
+        Verb::Rpm(Made { arch }) => rpms(*arch)?,
     };
     packages.iter().for_each(|package| say::result(package.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the Debian packages for an architecture, and the module's.
+pub(crate) fn debs(arch: Arch) -> Result<[PathBuf; 3]> {
+    let (built, tree) = make(arch)?;
+    let made = deb::pack(&built, &tree, env!("CARGO_PKG_VERSION"), &tree.dir)?;
+    Ok([made.prezero, made.lab, made.dkms])
+}
+
+/// The same for rpm.
+pub(crate) fn rpms(arch: Arch) -> Result<[PathBuf; 3]> {
+    let (built, tree) = make(arch)?;
+    rpm::pack(&built, &tree, env!("CARGO_PKG_VERSION"), &tree.dir)
 }
 
 /// What packages bring besides the programs, below `target/package`.
@@ -97,6 +104,7 @@ impl Tree {
 fn make(arch: Arch) -> Result<(Built, Tree)> {
     let built = Built::make(arch)?;
     let tree = Tree { dir: documents_of(&built)?, time: time()? };
+    book::build()?;
     let lib = tree.dir.join("lib");
     if lib.exists() {
         fs::remove_dir_all(&lib)?;
@@ -114,7 +122,7 @@ fn make(arch: Arch) -> Result<(Built, Tree)> {
 }
 
 /// `SOURCE_DATE_EPOCH`, or the commit's time.
-fn time() -> Result<u64> {
+pub(crate) fn time() -> Result<u64> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,
         Err(_) => {
@@ -132,16 +140,21 @@ pub(crate) fn documents() -> Result<PathBuf> {
 
 fn documents_of(built: &Built) -> Result<PathBuf> {
     let to = cache::repo().join("target/package");
-    for (program, man) in [("prezero", "man"), ("prezero-lab", "lab/man")] {
-        command::run(built.command(program)?.arg("man").arg(to.join(man)))?;
-    }
+    command::run(built.command("prezero-lab")?.arg("man").arg(to.join("lab/man")))?;
+    write_documents(&to, || built.command("prezero"))?;
+    Ok(to)
+}
+
+/// Writes the manual pages of a program's verbs and its completions into a directory.
+pub(crate) fn write_documents(to: &Path, prezero: impl Fn() -> Result<Command>) -> Result<()> {
+    command::run(prezero()?.arg("man").arg(to.join("man")))?;
     let completions = to.join("completions");
     fs::create_dir_all(&completions)?;
     for (shell, file) in [("bash", "prezero"), ("zsh", "_prezero"), ("fish", "prezero.fish")] {
-        let text = command::stdout(built.command("prezero")?.args(["completions", shell]))?;
+        let text = command::stdout(prezero()?.args(["completions", shell]))?;
         fs::write(completions.join(file), text)?;
     }
-    Ok(to)
+    Ok(())
 }
 
 /// Boots `kernel` on that Debian with its own package `image` and prezero's: tests/package/kernel.

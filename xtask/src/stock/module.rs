@@ -73,14 +73,21 @@ fn sources() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     );
     let names = command::stdout(list.args(SOURCES))?;
     let mut sources = BTreeMap::new();
-    let is_source = |name: &&str| !name.is_empty() && !name.starts_with("kernel/module/tests/");
-    for name in names.split('\0').filter(is_source) {
+    for name in names.split('\0').filter(|name| is_source(name)) {
         // A file that was deleted since the last commit is still listed.
         if let Ok(content) = fs::read(cache::repo().join(name)) {
             sources.insert(PathBuf::from(name), content);
         }
     }
     Ok(sources)
+}
+
+/// Documents and selftests lie beside the sources; the compiler reads neither.
+fn is_source(name: &str) -> bool {
+    let besides = ["kernel/overlay/tools/", "kernel/overlay/Documentation/"];
+    !name.is_empty()
+        && Path::new(name).extension().is_none_or(|extension| extension != "md")
+        && !besides.iter().any(|dir| name.starts_with(dir))
 }
 
 /// Writes the sources below `to`; returns the module's directory.
@@ -106,4 +113,18 @@ fn keep(dir: &Path, done: &Path) -> Result<()> {
         .persist(done.join("prezero.ko"))
         .with_context(|| format!("cannot write to {}", done.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_source;
+
+    #[test]
+    fn documents_and_selftests_are_no_sources() {
+        assert!(is_source("kernel/module/hooks.c"));
+        assert!(is_source("kernel/overlay/mm/hugepagectl.c"));
+        assert!(!is_source("kernel/module/DESIGN.md"));
+        assert!(!is_source("kernel/overlay/tools/testing/selftests/mm/hugetlb_zero.c"));
+        assert!(!is_source(""));
+    }
 }

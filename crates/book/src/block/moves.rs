@@ -188,7 +188,7 @@ impl Block {
 
     /// What keeps a draining block from settling, as of the last look.
     #[must_use]
-    pub fn hold(&self) -> HeldBy {
+    pub fn held_by(&self) -> HeldBy {
         self.hold
     }
 

@@ -21,7 +21,7 @@ use units::{
 };
 use wire::LendRequest;
 
-use super::{Book, Effect, Lease};
+use super::{Book, Effect};
 use crate::block::{Block, Keep, Part, State, StateName, UNLENT};
 
 /// What a client asks for, and who it is.
@@ -346,11 +346,9 @@ impl Book {
             self.spend(pool.domain(), *pages);
             self.promise(pool.domain(), *zeroed);
         }
-        let keep = asked.keep();
-        let keep_seconds = keep.as_ref().map_or(0, |keep| keep.seconds);
         // It is still in flight: an end before the hand-over, of the daemon's, too, keeps no
         // content for its owner.
-        let keep = keep.map(|keep| Keep { seconds: 0, ..keep });
+        let keep = asked.keep().map(|keep| Keep { seconds: 0, ..keep });
         let part = |index: usize, pages| Part {
             lease,
             index: u32::try_from(index).unwrap_or(u32::MAX),
@@ -406,13 +404,7 @@ impl Book {
             let taken = here.map(|part| part.ready).sum();
             self.record_demand(Domain { node, page_size }, &asked.request, taken);
         }
-        let blocks = parts.iter().map(|p| p.block).collect();
-        let name = asked.named.as_ref().map(|named| named.name.clone());
-        if let Some(name) = &name {
-            self.names.insert(name.clone(), lease);
-        }
-        let (uid, account) = (asked.uid, asked.account);
-        self.leases.insert(lease, Lease { uid, account, blocks, name, keep_seconds });
+        self.enter(lease, asked, &parts);
         (Loan { lease, page_size, kept: false, parts }, effects)
     }
 
@@ -474,14 +466,7 @@ impl Book {
         }
         self.counters.loans += 1;
         self.counters.kept_loans += 1;
-        let blocks = parts.iter().map(|p| p.block).collect();
-        let (uid, account) = (asked.uid, asked.account);
-        let name = asked.named.as_ref().map(|named| named.name.clone());
-        if let Some(name) = &name {
-            self.names.insert(name.clone(), lease);
-        }
-        let keep_seconds = asked.keep().map_or(0, |keep| keep.seconds);
-        self.leases.insert(lease, Lease { uid, account, blocks, name, keep_seconds });
+        self.enter(lease, asked, &parts);
         (Loan { lease, page_size, kept: true, parts }, effects)
     }
 }

@@ -44,6 +44,7 @@ pub use job::{JobEnd, JobOrder, Requester, Work};
 pub use lend::{Asked, Loan, LoanPart, Named, Refusal};
 pub use mix::Learnt;
 pub use names::HeldByName;
+use names::LeaseEntry;
 
 use crate::block::{Block, HeldBy, Part, Reach, State, StateName};
 use crate::config::{ConfigError, PoolConfig, Recycle};
@@ -76,17 +77,6 @@ struct Pool {
     configured: bool,
 }
 
-#[derive(Debug)]
-struct Lease {
-    uid: Uid,
-    account: Uid,
-    blocks: Vec<BlockId>,
-    /// By what name it lasts, or is about to.
-    name: Option<LoanName>,
-    /// For how long content is kept after the loan, once its borrower has it.
-    keep_seconds: u64,
-}
-
 /// The book. See the module's documentation.
 #[derive(Debug)]
 pub struct Book {
@@ -94,7 +84,7 @@ pub struct Book {
     pools: BTreeMap<PoolKey, Pool>,
     mixes: BTreeMap<Domain, Mix>,
     blocks: Blocks,
-    leases: BTreeMap<LeaseId, Lease>,
+    leases: BTreeMap<LeaseId, LeaseEntry>,
     names: BTreeMap<LoanName, LeaseId>,
     jobs: BTreeMap<JobId, JobOrder>,
     available: BTreeMap<Domain, Pages>,
@@ -199,13 +189,7 @@ impl Book {
                 Block::adopt_ready(id, pool, &found.reach)
             }
             (StateName::Lent, Some(part), None) if self.is_loan(&part, found.lease_alive) => {
-                let Part { uid, account, name, .. } = part.clone();
-                if let Some(name) = &name {
-                    self.names.insert(name.clone(), part.lease);
-                }
-                let new = || Lease { uid, account, blocks: Vec::new(), name, keep_seconds: 0 };
-                let lease = self.leases.entry(part.lease).or_insert_with(new);
-                lease.blocks.push(id);
+                self.enter_found(id, &part);
                 Block::adopt_lent(id, pool, part)
             }
             (StateName::Kept, Some(part), Some(until))
@@ -426,14 +410,14 @@ impl Book {
     }
 
     fn draining_by(&self, key: PoolKey, hold: HeldBy) -> Pages {
-        let held = |b: &&Block| b.pool() == key && b.hold() == hold;
+        let held = |b: &&Block| b.pool() == key && b.held_by() == hold;
         self.in_state(StateName::Draining).filter(held).map(Block::pages).sum()
     }
 
     /// Every loan.
     #[must_use]
     pub fn loans(&self) -> Vec<LoanStatus> {
-        let loan = |(id, lease): (&LeaseId, &Lease)| {
+        let loan = |(id, lease): (&LeaseId, &LeaseEntry)| {
             let blocks = lease.blocks.iter().filter_map(|b| self.blocks.get(*b));
             let owner = blocks.clone().find_map(|b| match b.state() {
                 State::Lent(Part { keep: Some(keep), .. }) => Some(keep.owner.to_string()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loans that last by a name instead of a descriptor.
+//! The entries of loans, and loans that last by a name instead of a descriptor.
 //!
 //! A named loan is one file. [`Book::lend`] makes it as any other, under a lease without a holder,
 //! and the caller gets it ready for its borrower. A failure or a crash until then ends it like a
@@ -18,12 +18,25 @@ use std::ops::Bound;
 use units::{
     BlockId, Bytes, Domain, LeaseId, LoanName, Node, PageSize, Pages, PoolKey, Uid, tenant_of,
 };
+use wire::NamedLoan;
 use wire::agent::{ReadyBlocks, Supply};
 
-use super::lend::{Asked, Refusal};
+use super::lend::{Asked, LoanPart, Refusal};
 use super::{Book, Effect};
 use crate::block::{Block, Keep, Part, State, StateName};
 use crate::policy::piece;
+
+/// The entry of a loan.
+#[derive(Debug)]
+pub(super) struct LeaseEntry {
+    pub(super) uid: Uid,
+    pub(super) account: Uid,
+    pub(super) blocks: Vec<BlockId>,
+    /// By what name it lasts, or is about to.
+    pub(super) name: Option<LoanName>,
+    /// For how long content is kept after the loan, once its borrower has it.
+    pub(super) keep_seconds: u64,
+}
 
 /// A loan by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +68,20 @@ impl HeldByName {
         self.pages.bytes(self.page_size)
     }
 
+    /// The loan as it is listed, without its path.
+    #[must_use]
+    pub fn listed(&self) -> NamedLoan {
+        NamedLoan {
+            name: self.name.to_string(),
+            path: String::new(),
+            bytes: self.bytes(),
+            page_size: self.page_size,
+            node: self.node,
+            uid: self.uid,
+            pending: self.is_pending,
+        }
+    }
+
     /// Whether it matches the request.
     #[must_use]
     pub fn fits(&self, asked: &Asked) -> bool {
@@ -68,6 +95,28 @@ impl HeldByName {
 }
 
 impl Book {
+    /// Enters a loan that was granted, with its name.
+    pub(super) fn enter(&mut self, lease: LeaseId, asked: &Asked, parts: &[LoanPart]) {
+        let name = asked.named.as_ref().map(|named| named.name.clone());
+        if let Some(name) = &name {
+            self.names.insert(name.clone(), lease);
+        }
+        let keep_seconds = asked.keep().map_or(0, |keep| keep.seconds);
+        let blocks = parts.iter().map(|part| part.block).collect();
+        let Asked { uid, account, .. } = *asked;
+        self.leases.insert(lease, LeaseEntry { uid, account, blocks, name, keep_seconds });
+    }
+
+    /// Enters the block of a loan that is found at start.
+    pub(super) fn enter_found(&mut self, block: BlockId, part: &Part) {
+        let Part { uid, account, name, .. } = part.clone();
+        if let Some(name) = &name {
+            self.names.insert(name.clone(), part.lease);
+        }
+        let new = || LeaseEntry { uid, account, blocks: Vec::new(), name, keep_seconds: 0 };
+        self.leases.entry(part.lease).or_insert_with(new).blocks.push(block);
+    }
+
     /// The loan of that name.
     #[must_use]
     pub fn named(&self, name: &LoanName) -> Option<HeldByName> {

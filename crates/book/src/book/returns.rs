@@ -3,7 +3,7 @@
 
 use units::{BlockId, Bytes, LeaseId, Node, PageSize, Pages, PoolKey};
 
-use super::{Book, Effect, Lease};
+use super::{Book, Effect, LeaseEntry};
 use crate::block::{Block, Reach, Settled, State, StateName};
 
 impl Book {
@@ -26,7 +26,8 @@ impl Book {
     /// Earlier, new memory would be kept as zeros for an owner that never had it. No-op for a loan
     /// of kept content, one that keeps no content, one with a name, and one that is gone.
     pub fn sent(&mut self, lease: LeaseId) -> Vec<Effect> {
-        let Some(Lease { blocks, keep_seconds, name: None, .. }) = self.leases.get(&lease) else {
+        let Some(LeaseEntry { blocks, keep_seconds, name: None, .. }) = self.leases.get(&lease)
+        else {
             return Vec::new();
         };
         let (blocks, seconds) = (blocks.clone(), *keep_seconds);

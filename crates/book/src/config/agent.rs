@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
+    // Promise P272.
     #[test]
     fn a_scope_has_its_own_quota_or_the_one_of_all() {
         let text = "[agent]\ngroup = \"9\"\nquota = \"2G\"\nquota_of = { team-a = \"8G\" }\nfill_max = \"1G\"";
@@ -107,7 +108,7 @@ mod tests {
             ("quota_of = { \"a/b\" = \"1G\" }", "a/b"),
             ("quota_of = { \"a@b\" = \"1G\" }", "up to the @"),
             ("quota_of = { a = \"much\" }", "much"),
-            ("name = 1", "unknown field `name`"),
+            ("name = 1", "did you mean `names`?"),
             ("names = -1", "-1"),
         ] {
             let error = Config::from_toml(&format!("[agent]\n{text}")).expect_err(text).to_string();

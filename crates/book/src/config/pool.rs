@@ -9,7 +9,7 @@ use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
 use wire::{PoolChange, Recycle};
 
 use super::resize::{Keys, Time};
-use super::{ConfigError, PoolSize, optional_text, syntax};
+use super::{ConfigError, PoolSize, optional_text, reading};
 
 /// How much, as people write it: `"16G"` is bytes, a plain number pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +78,10 @@ impl<'de> Deserialize<'de> for Amount {
 pub struct PoolConfig {
     /// The node.
     pub node: Node,
+    /// Whether it is for every node with memory, in place of one: see [`Config::spread`].
+    ///
+    /// [`Config::spread`]: super::Config::spread
+    pub every_node: bool,
     /// The page size.
     pub page_size: PageSize,
     /// The pages of one block.
@@ -100,8 +104,8 @@ pub struct PoolConfig {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    #[serde(default)]
-    node: Node,
+    /// Absent: every node with memory.
+    node: Option<Node>,
     /// As in `"2M"`.
     #[serde(with = "as_text")]
     page_size: PageSize,
@@ -129,7 +133,7 @@ impl From<PoolConfig> for Written {
         let high = Amount::Pages(pool.ready_high);
         let resize = pool.resize.is_on().then_some(&pool.resize);
         Self {
-            node: pool.node,
+            node: (!pool.every_node).then_some(pool.node),
             page_size: pool.page_size,
             ready: (!is_fixed).then_some(high),
             pages_per_block: is_fixed.then_some(Amount::Pages(pool.pages_per_block)),
@@ -151,6 +155,7 @@ impl TryFrom<Written> for PoolConfig {
 
     fn try_from(written: Written) -> Result<Self, ConfigError> {
         let Written { node, page_size, ready, recycle, .. } = written;
+        let (node, every_node) = (node.unwrap_or_default(), node.is_none());
         let in_pages = |key, amount: Option<Amount>| {
             let pages = amount.map(|amount| amount.pages(page_size)).transpose();
             pages.map_err(|error| ConfigError::Pages(key, error))
@@ -175,6 +180,7 @@ impl TryFrom<Written> for PoolConfig {
         let default = if ready.is_some() { Pages::ZERO } else { Pages(1) };
         Ok(Self {
             node,
+            every_node,
             page_size,
             pages_per_block: pages_per_block.unwrap_or(default),
             ready_low,
@@ -193,6 +199,7 @@ impl PoolConfig {
     pub fn new(key: PoolKey) -> Self {
         Self {
             node: key.node,
+            every_node: false,
             page_size: key.page_size,
             pages_per_block: key.pages_per_block,
             ready_low: None,
@@ -213,6 +220,14 @@ impl PoolConfig {
         self.leave_free = change.leave_free.unwrap_or(self.leave_free);
         self.recycle = change.recycle.unwrap_or(self.recycle);
         self
+    }
+
+    /// Whether this pool, of a command line, stands in place of `other`, of the file.
+    #[must_use]
+    pub fn replaces(&self, other: &Self) -> bool {
+        let shape = |pool: &Self| (pool.page_size, pool.pages_per_block);
+        let is_there = self.every_node || !other.every_node && self.node == other.node;
+        shape(self) == shape(other) && is_there
     }
 
     /// Which pool it is.
@@ -287,7 +302,8 @@ impl FromStr for PoolConfig {
             let quote = if value.parse::<u64>().is_ok() { "" } else { "\"" };
             toml += &format!("{key} = {quote}{value}{quote}\n");
         }
-        let pool: Self = toml::from_str(&toml).map_err(|e| syntax(&e))?;
+        let refused = |error: toml::de::Error| ConfigError::Syntax(reading::plain(error.message()));
+        let pool: Self = toml::from_str(&toml).map_err(refused)?;
         pool.check()?;
         Ok(pool)
     }
@@ -314,6 +330,7 @@ mod tests {
         let config = pool("page_size=2M,ready=64G,leave_free=1G");
         assert!(config.key().is_mixed());
         assert_eq!((config.ready_high, config.leave_free), (Pages(32768), Pages(512)));
+        assert!(config.every_node && !pool("node=0,page_size=2M").every_node);
         assert_eq!(config.key().to_string(), "node 0 2M");
     }
 
@@ -341,7 +358,10 @@ mod tests {
             ("page_size=2M,ready=64G,pages_per_block=1", "`ready` stands for"),
             ("page_size=2M,ready=3M", "ready: 3M is not a whole number of 2M pages"),
             ("page_size=2M,ready_high=16Q", "16Q"),
-            ("page_size=2M,ready=64G,max=1G", "above max"),
+            ("page_size=2M,ready=64G,max=1G", "ready 64G is above max 1G"),
+            ("page_size=2M,redy=4G", "`redy` is no key: did you mean `ready`?"),
+            ("ready=4G", "`page_size` is missing"),
+            ("page_size=2M,recycle=fersh", "did you mean `fresh`?"),
         ] {
             let error = text.parse::<PoolConfig>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

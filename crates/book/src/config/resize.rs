@@ -128,6 +128,7 @@ mod tests {
         text.parse::<PoolConfig>().map_err(|error| error.to_string())
     }
 
+    // Promise P196.
     #[test]
     fn a_pool_without_the_keys_leaves_the_kernels_alone() {
         let config = pool("page_size=2M,ready=1G").expect("a good pool");

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, syntax};
+use super::{Config, ConfigError, reading};
 
 /// One key, and the value that it gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,28 +68,31 @@ impl Config {
     /// [`ConfigError::Syntax`], naming the place in the file, or the key.
     pub fn from_toml_and(text: &str, set: &[Set]) -> Result<Self, ConfigError> {
         // The file alone, first: its errors are reported by line.
-        let mut config: Self = toml::from_str(text).map_err(|error| syntax(&error))?;
-        let mut table: Table = toml::from_str(text).map_err(|error| syntax(&error))?;
+        let in_file = |error| reading::in_file(text, &error);
+        let mut config: Self = toml::from_str(text).map_err(in_file)?;
+        let mut table: Table = toml::from_str(text).map_err(in_file)?;
         for one in set {
+            // Whether the value is of another type than the key's, and the whole refusal.
             let refused = |error: toml::de::Error| {
-                ConfigError::Syntax(format!("{}={}: {}", one.key(), one.value, error.message()))
+                let why = reading::plain(error.message());
+                let refusal = ConfigError::Syntax(format!("{}={}: {why}", one.key(), one.value));
+                (reading::is_of_other_type(&error), refusal)
             };
             let attempt = |value: Value| {
                 let mut with = table.clone();
-                one.put(&mut with, value)?;
+                one.put(&mut with, value).map_err(|error| (false, error))?;
                 let config: Self = with.clone().try_into().map_err(refused)?;
-                Ok::<_, ConfigError>((with, config))
+                Ok((with, config))
             };
             // `lend_group=1000` is text to the file and a number as it is written. Where it is good
-            // as neither, the reason that says more than `invalid type` is told.
+            // as neither, the reason that says more than another type is told.
             let text = attempt(Value::String(one.value.clone()));
-            let (with, new) = match literal(&one.value).map(attempt) {
+            let best = match literal(&one.value).map(attempt) {
                 Some(Ok(done)) => Ok(done),
-                Some(Err(error)) if !error.to_string().contains("invalid type") => {
-                    text.or(Err(error))
-                }
+                Some(Err((false, error))) => text.or(Err((false, error))),
                 _ => text,
-            }?;
+            };
+            let (with, new) = best.map_err(|(_, error)| error)?;
             (table, config) = (with, new);
         }
         Ok(config)
@@ -171,10 +174,13 @@ mod tests {
         let reported = |word| Config::from_toml_and("", &set(&[word])).unwrap_err().to_string();
         let (number, text) =
             (reported("workers.pause_above_pressure=4000"), reported("workers.max=x"));
-        assert!(number.contains("4000") && !number.contains("invalid type"), "{number}");
-        assert!(text.contains("invalid type: string"), "{text}");
+        assert!(
+            number.ends_with("`4000` is out of range: write a whole number from 0 to 255"),
+            "{number}"
+        );
+        assert_eq!(text, "workers.max=x: `x` is not a whole number from 0 on");
         let neither = reported("workers.max=true");
-        assert!(neither.contains("string \"true\""), "as it was written: {neither}");
+        assert!(neither.contains("`true` is not"), "as it was written: {neither}");
     }
 
     #[test]
@@ -191,10 +197,11 @@ mod tests {
     #[test]
     fn unknown_key_and_bad_value_are_refused_by_name() {
         for (word, parts) in [
-            ("worker.max=1", &["worker.max=1", "unknown field `worker`"][..]),
-            ("workers.most=1", &["workers.most=1", "unknown field `most`", "`max`"]),
-            ("workers.max=many", &["workers.max=many", "u32"]),
-            ("workers.max=-1", &["workers.max=-1", "u32"]),
+            ("worker.max=1", &["worker.max=1", "did you mean `workers`?"][..]),
+            ("workers.maxx=1", &["workers.maxx=1", "did you mean `max`?"]),
+            ("workers.few=1", &["workers.few=1", "`few` is no key", "sched_idle"]),
+            ("workers.max=many", &["workers.max=many", "a whole number"]),
+            ("workers.max=-1", &["workers.max=-1", "`-1` is out of range"]),
             ("quota=much", &["quota=much", "write a number"]),
             ("quota.of=1", &["quota.of", "`quota` has no keys"]),
             ("metrics.listen=9464", &["metrics.listen=9464"]),

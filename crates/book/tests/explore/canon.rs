@@ -125,7 +125,7 @@ impl Called {
         }
         if let Some(block) = known {
             let [missing, grown] = [block.missing(), block.grown()].map(|pages| pages.0 as u8);
-            reported.bytes.extend([missing, grown, block.hold() as u8]);
+            reported.bytes.extend([missing, grown, block.held_by() as u8]);
         }
         self.life(known.map(book::block::Block::state), world, book, &mut reported);
         // The user of its lease, and the user of its name: these tell two similar files apart.

@@ -73,7 +73,7 @@ impl State {
         let block = self.book.block(file.block).expect("a file that is known");
         let by_worker = file.workers.contains(&true);
         let draining = matches!(block.state(), Life::Draining(_));
-        assert!(draining || block.hold() == HeldBy::Open, "what held it before: {block:?}");
+        assert!(draining || block.held_by() == HeldBy::Open, "what held it before: {block:?}");
         match block.state() {
             Life::Ready(_) => {
                 let all = block.pool().pages_per_block.0;

@@ -106,6 +106,11 @@ fn number_from(variable: &str) -> Option<usize> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }
 
+// Promise P170 (crashes): In every state of the book that two users, two workers, an agent, three
+// blocks, failed effects and a crash before any effect can cause, P2, P4, P6, P23, P28, P36, P103
+// and P146 hold. Once all programs let go, every page comes back.
+// Promise P221.
+// Promise P252.
 #[test]
 fn every_state_within_bounds_is_safe_and_comes_back() {
     let scenes = if cfg!(debug_assertions) { SMALL } else { SCENES };

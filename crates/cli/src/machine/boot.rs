@@ -92,6 +92,7 @@ mod tests {
         assert_eq!((done.pages, fs::read_to_string(total).unwrap().as_str()), (Pages(3), "3"));
     }
 
+    // Promise P67.
     #[test]
     fn stopped_reserve_keeps_its_pages() {
         let (_dir, roots, total) = tree("0");

@@ -5,7 +5,7 @@
 //! mount of their own, which is gone before the check returns: whether write leases work on
 //! hugetlbfs, and whether pins are visible; the latter takes a page meanwhile.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use linux::process::maps_pages_of;
@@ -16,12 +16,15 @@ use linux::{
 };
 use pins::PinProbe;
 use serde::Serialize;
-use units::{Node, PageSize};
+use units::{Bytes, Node, PageSize};
 
 use super::is_root;
 
 /// For how long processes are looked through for mappings of huge pages.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Version 1 writes no limit as the largest multiple of a page below 2^63.
+const UNLIMITED: u64 = 1 << 62;
 
 /// How a finding is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -395,18 +398,21 @@ fn groups(roots: &Roots) -> Result<Vec<Finding>> {
         ]);
     }
     let kinds: Vec<_> = mounted.iter().map(ToString::to_string).collect();
-    let own: Vec<_> = cgroup::own(roots)?
-        .iter()
-        .map(|group| format!("{} in {}", group.path(), group.kind()))
-        .collect();
-    let hugetlb = mounted.contains(&cgroup::Kind::V1Hugetlb)
-        || own_controllers(roots)
-            .is_some_and(|text| text.split_whitespace().any(|c| c == "hugetlb"));
-    let charge = if hugetlb {
-        "huge pages are charged"
+    let groups = cgroup::own(roots)?;
+    let own = groups.iter().map(|group| format!("{} in {}", group.path(), group.kind()));
+    let own: Vec<_> = own.collect();
+    let hugetlb =
+        mounted.contains(&cgroup::Kind::V1Hugetlb) || groups.iter().any(|of| charges(roots, of));
+    let mut charge = if hugetlb {
+        "huge pages are charged".to_owned()
     } else {
-        "huge pages are not charged (no hugetlb controller)"
+        "huge pages are not charged (no hugetlb controller)".to_owned()
     };
+    for size in hugetlb::page_sizes(roots)? {
+        if let Some((limit, file)) = hugetlb_limit(roots, &groups, size) {
+            charge += &format!(", {size} pages up to {limit} ({})", file.display());
+        }
+    }
     Ok(vec![Finding::new(
         Severity::Ok,
         "cgroups",
@@ -414,8 +420,40 @@ fn groups(roots: &Roots) -> Result<Vec<Finding>> {
     )])
 }
 
-fn own_controllers(roots: &Roots) -> Option<String> {
-    std::fs::read_to_string(roots.cgroup.join("cgroup.controllers")).ok()
+/// A group's directory and those above it, up to its hierarchy's.
+fn with_parents<'a>(roots: &'a Roots, group: &'a cgroup::Group) -> impl Iterator<Item = &'a Path> {
+    group.dir().ancestors().take_while(|dir| dir.starts_with(&roots.cgroup))
+}
+
+/// Whether version 2 charges huge pages to a group or one above it, wherever it is mounted.
+fn charges(roots: &Roots, group: &cgroup::Group) -> bool {
+    let has = |dir: &Path| {
+        let text = std::fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+        text.split_whitespace().any(|controller| controller == "hugetlb")
+    };
+    group.kind() == cgroup::Kind::V2 && with_parents(roots, group).any(has)
+}
+
+/// The lowest limit on huge pages of a size for a process in these groups, and the file with it.
+pub(crate) fn hugetlb_limit(
+    roots: &Roots,
+    groups: &[cgroup::Group],
+    size: PageSize,
+) -> Option<(Bytes, PathBuf)> {
+    let unit = match size.bytes() {
+        bytes if bytes >= 1 << 30 => format!("{}GB", bytes >> 30),
+        bytes if bytes >= 1 << 20 => format!("{}MB", bytes >> 20),
+        bytes => format!("{}KB", bytes >> 10),
+    };
+    let names = ["max", "rsvd.max", "limit_in_bytes", "rsvd.limit_in_bytes"];
+    let limit = |path: PathBuf| {
+        let limit = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+        (limit < UNLIMITED).then_some((Bytes(limit), path))
+    };
+    let dirs = groups.iter().flat_map(|group| with_parents(roots, group));
+    dirs.flat_map(|dir| names.map(|name| dir.join(format!("hugetlb.{unit}.{name}"))))
+        .filter_map(limit)
+        .min()
 }
 
 fn pressure(roots: &Roots) -> Result<Vec<Finding>> {

@@ -10,6 +10,8 @@ pub(crate) mod pools;
 pub mod progress;
 pub(crate) mod provider;
 pub mod table;
+pub(crate) mod terminal;
+pub(crate) mod text;
 mod units;
 
 pub use units::{bytes_per_second, count, rate, seconds};
@@ -45,7 +47,9 @@ impl Form {
 
     fn write(self, record: &impl Record, out: &mut dyn Write, pretty: bool) -> io::Result<()> {
         match (self.json, pretty) {
-            (false, _) => record.human(out)?,
+            (false, _) => {
+                terminal::with_columns(terminal::columns_of(&io::stdout()), || record.human(out))?;
+            }
             (true, true) => {
                 serde_json::to_writer_pretty(&mut *out, record)?;
                 writeln!(out)?;
@@ -59,9 +63,10 @@ impl Form {
     }
 }
 
-/// One line on standard error, signed.
+/// One line on standard error, signed; on a terminal broken between words.
 pub fn note(line: &str) {
-    complain(&format!("prezero: {line}"));
+    let columns = terminal::columns_of(&io::stderr());
+    complain(&text::wrap(&format!("prezero: {line}"), columns, 2).join("\n"));
 }
 
 /// One line on standard error.
@@ -78,7 +83,13 @@ pub fn is_watched() -> bool {
 /// The human form as text, for tests.
 #[cfg(test)]
 pub(crate) fn text(record: &impl Record) -> String {
+    text_within(record, None)
+}
+
+/// The human form on a terminal of that width.
+#[cfg(test)]
+pub(crate) fn text_within(record: &impl Record, columns: Option<usize>) -> String {
     let mut out = Vec::new();
-    record.human(&mut out).expect("a vector takes everything");
+    terminal::with_columns(columns, || record.human(&mut out)).expect("a vector takes everything");
     String::from_utf8(out).expect("text")
 }

@@ -7,6 +7,7 @@ use units::{Bytes, Pages};
 use wire::PoolStatus;
 
 use super::table::{self, Align};
+use super::text;
 
 /// How many pages its blocks have, behind their size; nothing where that is the daemon's matter.
 pub(crate) fn times(pool: &PoolStatus) -> String {
@@ -16,11 +17,11 @@ pub(crate) fn times(pool: &PoolStatus) -> String {
     }
 }
 
-/// The same in a column.
+/// The size of its blocks.
 pub(crate) fn block(pool: &PoolStatus) -> String {
     match pool.pages_per_block {
         Pages(0) => "all".to_owned(),
-        pages => pages.to_string(),
+        pages => pages.bytes(pool.page_size).to_string(),
     }
 }
 
@@ -32,25 +33,25 @@ pub(crate) fn resize(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()
         let size = |pages: Pages| pages.bytes(pool.page_size);
         let (total, grown) = (size(of.total_pages), size(of.added_pages));
         let (min, max) = (size(of.min_pages), size(of.max_pages));
-        writeln!(out)?;
-        write!(
-            out,
-            "size, node {node}, {page}: the kernel's pool has {total}, {grown} of it added by the daemon; {min} to {max}"
-        )?;
+        let mut line = format!(
+            "size, node {node}, {page}: the kernel's pool has {total}, {grown} of it added by the \
+             daemon; {min} to {max}"
+        );
         if of.adding_pages > Pages(0) {
-            write!(out, "; adding {}", size(of.adding_pages))?;
+            line += &format!("; adding {}", size(of.adding_pages));
         }
         if let Some(held) = of.held_pages {
-            write!(
-                out,
-                "; somebody made it smaller: it stays within {} until pages are added, or a reload",
+            line += &format!(
+                "; another program made it smaller: it stays within {} until pages are added, or a \
+                 reload",
                 size(held)
-            )?;
+            );
         }
         if let Some(why) = &of.short_because {
-            write!(out, "; smaller than wanted: {why}")?;
+            line += &format!("; smaller than wanted: {why}");
         }
         writeln!(out)?;
+        text::write(out, &line)?;
     }
     Ok(())
 }

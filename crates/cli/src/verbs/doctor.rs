@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero doctor`: the state of this machine and of its parts.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use clear::Method;
 use client::Client;
-use linux::Roots;
 use linux::kernel::offer;
+use linux::{Roots, cgroup};
 use serde::Serialize;
+use units::{Bytes, PageSize};
+use wire::{Ailment, Status};
 
-use crate::exit::{Exit, Outcome};
-use crate::machine::doctor::{Finding, Severity, examine};
+use crate::exit::{Exit, Outcome, words_of};
+use crate::installed;
+use crate::machine::doctor::{Finding, Severity, examine, hugetlb_limit};
 use crate::machine::ways::{self, Ways};
 use crate::machine::{self, Machine};
-use crate::output::{Form, Record};
+use crate::output::{Form, Record, count, terminal, text};
 use crate::shared::Daemon;
 
-/// Look at this machine: huge pages, NUMA, mounts, fragmentation, kernel, cgroups
+/// Look at the service and at this machine: causes, remedies, commands
 ///
-/// Each line is `ok`, `warn` (works in part or below its best) or `bad` (must be changed before
-/// prezero can work), with advice and the command for it. Changes nothing. As root it also tries
+/// Of the service: what keeps it from its best, as it was drained, paused, refused a configuration
+/// or a borrower, or lacks pages. Of the machine: huge pages, NUMA, mounts, fragmentation, kernel,
+/// cgroups. Each line is `ok`, `warn` (works in part or below its best) or `bad` (must be changed
+/// before prezero can work), with advice and the command for it. Changes nothing. As root it also tries
 /// whether write leases work on hugetlbfs. Exit code 1 if anything is bad.
 ///
 /// `module` is whether the kernel's own pool can know its zeroed pages: by the module of the
@@ -67,31 +73,71 @@ fn methods() -> Finding {
 /// Whether the daemon answers, and what it misses.
 fn answering(daemon: &Daemon) -> Vec<Finding> {
     let at = daemon.socket.display();
-    let finding = match Client::connect(&daemon.socket).and_then(|mut client| client.status()) {
+    let error = match Client::connect(&daemon.socket).and_then(|mut client| client.status()) {
         Ok(status) => {
-            let (version, pools) = (&status.version, status.pools.len());
-            let answers = format!("{version} at {at} with {pools} pools");
-            let mut findings = vec![Finding::new(Severity::Ok, "daemon", answers)];
-            findings.extend(unknown(status.unknown_files));
-            return findings;
+            let (version, pools) = (&status.version, count(status.pools.len() as u64, "pool"));
+            let answers = format!("{version} at {at} with {pools}: {}", status.health);
+            let daemon = Finding::new(Severity::Ok, "daemon", answers);
+            let limits = limits(&status);
+            let ailing = status.ailments.into_iter().map(ailing);
+            return std::iter::once(daemon).chain(ailing).chain(limits).collect();
         }
-        Err(error @ client::Error::NoDaemon { .. }) => {
-            Finding::new(Severity::Warn, "daemon", error.to_string())
-                .change("start it, or look at what it does with `prezero demo`")
-                .command("sudo prezero serve --pool page_size=2M,ready_high=512")
-        }
-        Err(error) => Finding::new(Severity::Warn, "daemon", error.to_string()),
+        Err(error) => error,
     };
-    vec![finding]
+    let found = Finding::new(Severity::Warn, "daemon", words_of(&error));
+    let advice = match &error {
+        client::Error::NoDaemon { .. } if installed::has_unit(&daemon.socket) => {
+            Some(("start it", "sudo systemctl start prezero"))
+        }
+        client::Error::NoDaemon { .. } => Some((
+            "start it, or look at what it does with `prezero demo`",
+            "sudo prezero serve --pool page_size=2M,ready=1G",
+        )),
+        client::Error::Broken { .. } => Some((
+            "it hangs, or was stopped by a signal: look at its state and its log; systemd's watchdog \
+             replaces it after 30 s",
+            "systemctl status prezero; journalctl -u prezero -n 50",
+        )),
+        client::Error::Refused(wire::Error::NotPermitted { .. }) => Some((
+            "become a member of the group that may, and log in anew, or run this as root",
+            "sudo prezero doctor",
+        )),
+        _ => None,
+    };
+    vec![match advice {
+        Some((change, command)) => found.change(change).command(command),
+        None => found,
+    }]
 }
 
-/// Advice for unknown blocks on the daemon's mounts.
-fn unknown(files: u64) -> Option<Finding> {
-    let found = format!("{files} on its mounts that the daemon knows nothing of");
-    let finding = Finding::new(Severity::Warn, "blocks", found)
-        .change("a start takes them over or gives their pages back, and ends no loan")
-        .command("sudo systemctl restart prezero");
-    (files > 0).then_some(finding)
+/// Limits of the daemon's control groups below what its pools are for.
+fn limits(status: &Status) -> Vec<Finding> {
+    let roots = Roots::default();
+    let Ok(groups) = cgroup::of_process(&roots, status.pid) else { return Vec::new() };
+    let mut wanted: BTreeMap<PageSize, Bytes> = BTreeMap::new();
+    for pool in &status.pools {
+        *wanted.entry(pool.page_size).or_default() += pool.ready_high.bytes(pool.page_size);
+    }
+    let limit = |(size, wanted): (PageSize, Bytes)| {
+        let (limit, file) = hugetlb_limit(&roots, &groups, size)?;
+        let found =
+            format!("the daemon may have {limit} in {size} pages, and {wanted} are wanted ready");
+        let command = format!("echo max | sudo tee {}", file.display());
+        let finding = Finding::new(Severity::Warn, "cgroups", found);
+        (limit < wanted)
+            .then(|| finding.change("raise the limit of its control group").command(command))
+    };
+    wanted.into_iter().filter_map(limit).collect()
+}
+
+/// What the daemon itself knows to be wrong.
+fn ailing(ailment: Ailment) -> Finding {
+    let Ailment { cause, found, remedy, command } = ailment;
+    let finding = Finding::new(Severity::Warn, cause.word(), found).change(remedy);
+    match command {
+        Some(command) => finding.command(command),
+        None => finding,
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -100,6 +146,14 @@ struct DoctorReport {
     /// Absent if the kernel's release was unreadable.
     ways: Option<Ways>,
     findings: Vec<Finding>,
+}
+
+/// As wide as the terminal; commands stay whole, for copying.
+fn write_wrapped(out: &mut dyn Write, line: &str, indent: usize) -> io::Result<()> {
+    for line in text::wrap(line, terminal::columns(), indent) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
 }
 
 impl Record for DoctorReport {
@@ -114,9 +168,9 @@ impl Record for DoctorReport {
                 Severity::Warn => "warn",
                 Severity::Bad => "BAD",
             };
-            writeln!(out, "{level:<4}  {subject:<13}  {found}")?;
+            write_wrapped(out, &format!("{level:<4}  {subject:<13}  {found}"), 21)?;
             if let Some(change) = change {
-                writeln!(out, "{:21}  -> {change}", "")?;
+                write_wrapped(out, &format!("{:21}  -> {change}", ""), 26)?;
             }
             if let Some(command) = command {
                 writeln!(out, "{:21}     {command}", "")?;

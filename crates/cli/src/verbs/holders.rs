@@ -8,7 +8,7 @@ use units::LeaseId;
 use wire::{BlockHolder, Held, Holders};
 
 use crate::exit::{Exit, Outcome};
-use crate::output::table::{self, Align};
+use crate::output::table::{self, Column};
 use crate::output::{Form, Record, loans};
 use crate::shared::Daemon;
 
@@ -29,13 +29,13 @@ pub(crate) struct Args {
     daemon: Daemon,
     /// Of this loan, as `prezero status` numbers it; default: all
     #[arg(value_name = "LEASE")]
-    lease: Option<u64>,
+    lease: Option<LeaseId>,
     #[command(flatten)]
     form: Form,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let found = args.daemon.connect()?.find_holders(args.lease.map(LeaseId))?;
+    let found = args.daemon.connect()?.find_holders(args.lease)?;
     args.form.print(&HoldersReport(found))?;
     Ok(Exit::Done)
 }
@@ -46,19 +46,17 @@ struct HoldersReport(Holders);
 
 impl Record for HoldersReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        use Align::{Left, Right};
         let columns = [
-            ("LEASE", Right),
-            ("LOAN", Left),
-            ("HOW", Left),
-            ("PID", Right),
-            ("COMMAND", Left),
-            ("USER", Left),
-            ("NODE", Right),
-            ("PAGE", Right),
-            ("PAGES", Right),
-            ("SIZE", Right),
-            ("UNIT", Left),
+            Column::right("LEASE"),
+            Column::left("LOAN").drop(2),
+            Column::left("HOW"),
+            Column::right("PID"),
+            Column::left("COMMAND").cut(8),
+            Column::left("USER").cut(8),
+            Column::right("NODE").drop(3),
+            Column::right("PAGE").drop(1),
+            Column::right("SIZE"),
+            Column::left("UNIT").cut(12).drop(4),
         ];
         let row = |holder: &BlockHolder| {
             let how = match holder.how {
@@ -75,7 +73,6 @@ impl Record for HoldersReport {
                 loans::user(holder.uid.0),
                 holder.node.to_string(),
                 holder.page_size.to_string(),
-                holder.pages.to_string(),
                 loans::size(holder.pages.0, holder.page_size.bytes()),
                 loans::unit(holder.cgroup.as_deref()),
             ]

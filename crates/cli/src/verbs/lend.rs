@@ -11,13 +11,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use client::LendRequest;
-use units::Bytes;
-use units::Owner;
+use client::{Client, LendRequest, Loan};
+use units::{Bytes, Owner, Pages};
 
 use crate::exit::Outcome;
 use crate::inherited::{Inherited, become_command};
-use crate::output;
+use crate::output::{self, terminal};
+use crate::program;
 use crate::shared::{Daemon, WhichPages};
 use crate::verbs::named::NamedArgs;
 
@@ -73,6 +73,22 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+/// Where enough is ready in other blocks, that it is, and what that means for the next loan.
+fn ready_elsewhere(client: &mut Client, loan: &Loan) -> String {
+    let page_size = loan.page_size();
+    let Ok(status) = client.status() else { return String::new() };
+    let pools = || status.pools.iter().filter(|pool| pool.page_size == page_size);
+    let ready: Bytes = pools().map(|pool| pool.ready_pages.bytes(page_size)).sum();
+    if ready < loan.bytes().saturating_sub(loan.ready_bytes()) {
+        return String::new();
+    }
+    let next = match pools().any(|pool| pool.pages_per_block == Pages(0)) {
+        true => "the pool learns this size, and has a block for the next loan of it",
+        false => "set `ready` for blocks of all sizes, or pages_per_block as large as the loan",
+    };
+    format!("; {ready} more are ready in other blocks: {next}")
+}
+
 pub(crate) fn run(args: &Args) -> Outcome {
     let request = LendRequest {
         bytes: args.size,
@@ -88,6 +104,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     if request.name().is_some() {
         return args.named.lend(&args.daemon, &request);
     }
+    terminal::end_with_output();
+    program::check_runnable(&args.command[0])?;
     let mut client = args.daemon.connect()?;
     let loan = match args.wait {
         Some(time) => client.lend_within(&request, time)?,
@@ -95,7 +113,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
     };
     let (ready, size) = (loan.ready_bytes(), loan.bytes());
     if ready < size && !loan.is_kept() {
-        output::note(&format!("{ready} of {size} are ready; the kernel zeroes the rest on touch"));
+        let elsewhere = ready_elsewhere(&mut client, &loan);
+        output::note(&format!(
+            "{ready} of {size} are ready; the kernel zeroes the rest on touch{elsewhere}"
+        ));
+    }
+    if !Inherited::is_named_by(&args.command) {
+        output::note(
+            "CMD names neither {path} nor {fd}: it has the memory only if it reads PREZERO_PATH or \
+             PREZERO_FD",
+        );
     }
     let memory = Inherited::new(loan)?;
     Err(become_command(&mut memory.command(&args.command)))

@@ -7,8 +7,8 @@ use client::NamedLoan;
 use serde::Serialize;
 
 use crate::exit::{Exit, Outcome};
-use crate::output::table::Align::{Left, Right};
-use crate::output::{Form, Record, table};
+use crate::output::table::{self, Column};
+use crate::output::{Form, Record, loans};
 use crate::shared::{AgentDaemon, Daemon};
 
 /// List the loans that last by a name
@@ -44,12 +44,12 @@ struct Loans {
 impl Record for Loans {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = [
-            ("NAME", Left),
-            ("SIZE", Right),
-            ("PAGE", Right),
-            ("NODE", Right),
-            ("USER", Right),
-            ("PATH", Left),
+            Column::left("NAME").cut(20),
+            Column::right("SIZE"),
+            Column::right("PAGE").drop(1),
+            Column::right("NODE").drop(2),
+            Column::left("USER").cut(8),
+            Column::left("PATH").cut(24).drop(3),
         ];
         let row = |loan: &NamedLoan| {
             vec![
@@ -57,7 +57,7 @@ impl Record for Loans {
                 loan.bytes.to_string(),
                 loan.page_size.to_string(),
                 loan.node.to_string(),
-                loan.uid.to_string(),
+                loans::user(loan.uid.0),
                 if loan.pending { "(being made)".to_owned() } else { loan.path.clone() },
             ]
         };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The verbs, one file each. Each has its arguments, `run`, and the records that it prints.
 
+pub(crate) mod complete;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod drain;

@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
-use client::{Hold, LendRequest, LentByName, LoanName};
+use client::{Hold, LendRequest, Loan, LoanName};
 use serde::Serialize;
-use units::Uid;
+use units::{Bytes, PageSize, Uid};
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
@@ -44,19 +44,38 @@ impl NamedArgs {
     }
 
     pub(crate) fn lend(&self, daemon: &Daemon, request: &LendRequest) -> Outcome {
-        let lent = self.agents.connect(daemon)?.lend(request)?;
-        self.form.print(&Lent(lent))?;
+        let loan = self.agents.connect(daemon)?.lend(request)?;
+        self.form.print(&Lent::from(&loan))?;
         Ok(Exit::Done)
     }
 }
 
 #[derive(Debug, Serialize)]
-#[serde(transparent)]
-struct Lent(LentByName);
+struct Lent<'a> {
+    path: &'a str,
+    bytes: Bytes,
+    page_bytes: PageSize,
+    ready_bytes: Bytes,
+    kept: bool,
+    found: bool,
+}
 
-impl Record for Lent {
+impl<'a> From<&'a Loan> for Lent<'a> {
+    fn from(loan: &'a Loan) -> Self {
+        Self {
+            path: loan.path().unwrap_or_default(),
+            bytes: loan.bytes(),
+            page_bytes: loan.page_size(),
+            ready_bytes: loan.ready_bytes(),
+            kept: loan.is_kept(),
+            found: loan.was_found(),
+        }
+    }
+}
+
+impl Record for Lent<'_> {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}", self.0.loan.path)
+        writeln!(out, "{}", self.path)
     }
 }
 
@@ -83,8 +102,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let mut agent = args.agents.connect(&args.daemon)?;
-    let name = args.name.clone();
-    if args.discard { agent.discard(name) } else { agent.release(name) }?;
+    args.agents.connect(&args.daemon)?.return_loan(args.name.clone(), args.discard)?;
     Ok(Exit::Done)
 }

@@ -4,12 +4,11 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use units::{Bytes, Pages};
-use worker::PageLimit;
+use units::Bytes;
 
 use crate::exit::{Exit, Outcome};
 use crate::output::{Form, Record};
-use crate::shared::{Daemon, WhichPages};
+use crate::shared::{Daemon, Limit, WhichPages, in_pages};
 
 /// Give ready and zeroable blocks back to the kernel's pool, for other programs
 ///
@@ -21,26 +20,30 @@ use crate::shared::{Daemon, WhichPages};
 #[command(after_help = "\
 Examples:
   prezero release                      everything that is not lent
+  prezero release 8G
   prezero release --page-size 1G 4     4 pages of 1 GiB")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
     which: WhichPages,
-    /// How many pages: a number, or `all`
-    #[arg(value_name = "PAGES|all", default_value = "all", value_parser = pages)]
-    pages: PageLimit,
+    /// How much: a size, a number of pages, or `all`
+    #[arg(value_name = "AMOUNT|all", default_value = "all", value_parser = limit)]
+    amount: Limit,
     #[command(flatten)]
     form: Form,
 }
 
-fn pages(text: &str) -> Result<PageLimit, String> {
-    PageLimit::parse(text, "all")
+fn limit(text: &str) -> Result<Limit, String> {
+    Limit::parse(text, "all")
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let mut client = args.daemon.connect()?;
-    let pages = args.pages.pages().map(Pages);
+    let pages = match args.amount {
+        Limit::All => None,
+        Limit::Some(amount) => Some(in_pages(amount, args.which, || Ok(client.status()?.pools))?),
+    };
     let which = args.which.get();
     let given = client.release(which.node(), which.page_size, pages)?;
     args.form.print(&Released { bytes: given.0 })?;

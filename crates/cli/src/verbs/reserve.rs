@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use book::config::{Config, Reserve};
-use linux::{Roots, hugetlb};
+use linux::{Roots, hugetlb, numa};
 use serde::Serialize;
 use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::machine::boot::{self, ReserveProgress};
-use crate::output::{Form, Record, count, note, seconds};
+use crate::output::{Form, Record, count, note, seconds, terminal};
 
 /// How often progress is told.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 #[command(after_help = "\
 Examples:
   prezero reserve 1G=16                 on node 0
-  prezero reserve 0:2M=4096 1:2M=4096
+  prezero reserve 0:2M=8G 1:2M=4096
   prezero reserve --config /etc/prezero/prezero.toml")]
 pub(crate) struct Args {
     /// The configuration file
@@ -37,8 +37,8 @@ pub(crate) struct Args {
     /// Where free memory is too scattered, drop caches and move memory together, once
     #[arg(long)]
     make_room: bool,
-    /// The number of pages of a size that the pool of a node shall have
-    #[arg(value_name = "[NODE:]SIZE=PAGES", required_unless_present = "config")]
+    /// How much the pool of a node and page size shall have: a number of pages, or a size
+    #[arg(value_name = "[NODE:]SIZE=AMOUNT", required_unless_present = "config")]
     pools: Vec<Reserve>,
     #[command(flatten)]
     form: Form,
@@ -56,17 +56,40 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
     };
     wanted.extend(&args.pools);
+    check(&wanted, &Roots::default())?;
     let stop = Stop::on_signals()?;
+    terminal::stop_at_end_of_output(&stop);
     let mut report = ReserveReport { pools: Vec::new() };
     for one in &wanted {
         report.pools.push(reserve(args, one, &stop)?);
     }
     args.form.print(&report)?;
     Ok(match () {
-        () if stop.is_set() => Exit::Interrupted,
+        () if stop.is_set() => Exit::after(&stop),
         () if report.pools.iter().any(Reserved::is_short) => Exit::NotEnough,
         () => Exit::Done,
     })
+}
+
+/// That this machine has the nodes and page sizes, before any page is taken.
+fn check(wanted: &[Reserve], roots: &Roots) -> Result<(), Failure> {
+    let (nodes, sizes) = (numa::nodes(roots)?, hugetlb::page_sizes(roots)?);
+    let list = |all: &[String]| if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+    for Reserve { node, page_size, .. } in wanted {
+        if !nodes.contains(node) {
+            let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+            let known = list(&nodes);
+            return Err(Failure::usage(format!(
+                "no node {node}: this machine has memory on nodes {known}"
+            )));
+        }
+        if !sizes.contains(page_size) {
+            let sizes: Vec<_> = sizes.iter().map(ToString::to_string).collect();
+            let known = list(&sizes);
+            return Err(Failure::usage(format!("no {page_size} pages: this kernel has {known}")));
+        }
+    }
+    Ok(())
 }
 
 fn reserve(args: &Args, wanted: &Reserve, stop: &Stop) -> Result<Reserved, Failure> {

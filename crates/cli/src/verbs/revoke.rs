@@ -29,14 +29,14 @@ pub(crate) struct Args {
     daemon: Daemon,
     /// The loan, as `prezero status` or `prezero holders` numbers it
     #[arg(value_name = "LEASE")]
-    lease: u64,
+    lease: LeaseId,
     #[command(flatten)]
     form: Form,
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
-    let bytes = args.daemon.connect()?.revoke(LeaseId(args.lease))?;
-    args.form.print(&RevokeReport { lease: args.lease, bytes: bytes.0 })?;
+    let bytes = args.daemon.connect()?.revoke(args.lease)?;
+    args.form.print(&RevokeReport { lease: args.lease.0, bytes: bytes.0 })?;
     Ok(Exit::Done)
 }
 

@@ -7,14 +7,20 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::exit::Outcome;
+use client::Client;
+
+use crate::exit::{Failure, Outcome, words_of};
 use crate::inherited::become_command;
 use crate::installed;
 use crate::program;
 use crate::shared::Daemon;
+
+/// How long the command waits for a daemon that does not answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Run a program that asks the kernel for huge pages on ready ones
 ///
@@ -62,10 +68,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let shim = match &args.preload {
-        Some(path) => path.clone(),
+        Some(path) if path.is_file() => path.clone(),
+        Some(path) => {
+            return Err(Failure::usage(format!("--preload {}: no such file", path.display())));
+        }
         None => installed::shim()?,
     };
+    program::check_runnable(&args.command[0])?;
     let socket = std::path::absolute(&args.daemon.socket)?;
+    note_unserved(&socket);
     let mut command = Command::new(&args.command[0]);
     command
         .args(&args.command[1..])
@@ -97,6 +108,17 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let _ = writeln!(std::io::stderr(), "prezero: {what}: those are not lent");
     }
     Err(become_command(&mut command))
+}
+
+/// The shim leaves calls to the kernel in silence where the daemon does not serve this user. Here
+/// is the place to say so: libvirt and systemd log it.
+fn note_unserved(socket: &Path) {
+    let heard =
+        Client::connect_within(socket, ANSWER_TIMEOUT).and_then(|mut client| client.status());
+    if let Err(error) = heard {
+        let why = words_of(&error);
+        let _ = writeln!(std::io::stderr(), "prezero: {why}; the command gets no lent memory");
+    }
 }
 
 /// Tells the shim how many filters the operator has set.

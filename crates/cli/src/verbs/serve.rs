@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use wire::DEFAULT_SOCKET;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::log;
+use crate::output::{log, note};
 use crate::shared::agent_socket;
 
 /// Run the daemon: own huge pages, keep them zeroed, lend them
@@ -69,7 +69,7 @@ Examples:
 
 Fields of a pool, with their defaults:
   page_size          required
-  node={node}             the NUMA node
+  node               the NUMA node; default every node with memory
   ready              this much ready, in blocks of all sizes; replaces the next three
   pages_per_block={block}  pages of one block, which is one file
   ready_high={high}       zero in the background up to this; 0 only on request
@@ -81,7 +81,6 @@ Fields of a pool, with their defaults:
   size_min={min}      the kernel's pool stays at least this large
   size_idle={idle}   how long unneeded pages stay in the kernel's pool
   size_free       memory that stays available; default 1/16 of the node's",
-        node = pool.node,
         block = pool.pages_per_block,
         high = pool.ready_high,
         free = pool.leave_free,
@@ -94,12 +93,15 @@ pub(crate) fn run(args: Args) -> Outcome {
     if args.check {
         // An error in the file has the exit code of a bad file, whatever error the daemon would end
         // with.
-        daemon::check(&options(args)?).map_err(Failure::usage)?;
+        for warning in daemon::check(&options(args)?).map_err(Failure::usage)? {
+            note(&format!("warning: {warning}"));
+        }
         return Ok(Exit::Done);
     }
-    log::to_standard_error(args.log);
-    daemon::serve(options(args)?)?;
-    Ok(Exit::Done)
+    let log = log::begin(args.log)?;
+    let served = options(args).and_then(|options| Ok(daemon::serve(options)?));
+    log.end();
+    served.map(|()| Exit::Done)
 }
 
 /// The file and the settings over it together; other parts of `args` are ignored.
@@ -113,7 +115,7 @@ fn config(args: &Args) -> Result<Config, Failure> {
         Config::from_toml(&text).map_err(|error| in_file(path, &error))?;
     }
     let mut config = Config::from_toml_and(&text, &args.set).map_err(Failure::usage)?;
-    config.pools.retain(|pool| args.pools.iter().all(|flag| flag.key() != pool.key()));
+    config.pools.retain(|pool| !args.pools.iter().any(|flag| flag.replaces(pool)));
     config.pools.extend(args.pools.iter().cloned());
     config.check().map_err(Failure::usage)?;
     Ok(config)
@@ -121,6 +123,13 @@ fn config(args: &Args) -> Result<Config, Failure> {
 
 fn in_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::usage(format!("{}: {error}", path.display()))
+}
+
+/// The directory that systemd keeps over boots for this service (`StateDirectory=`), the first if
+/// there are several.
+fn state_dir() -> Option<PathBuf> {
+    let dirs = std::env::var_os("STATE_DIRECTORY")?;
+    std::env::split_paths(&dirs).next()
 }
 
 fn options(args: Args) -> Result<daemon::Options, Failure> {
@@ -133,6 +142,7 @@ fn options(args: Args) -> Result<daemon::Options, Failure> {
         socket: args.socket.clone(),
         agent_socket: Some(args.agent_socket.clone().unwrap_or_else(|| agent_socket(&args.socket))),
         run_dir: args.run_dir.clone(),
+        state_dir: state_dir(),
         config: config(&args)?,
         plain: args.plain,
         worker_command,

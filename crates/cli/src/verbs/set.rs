@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use book::config::Amount;
+use book::config::{Amount, unknown};
 use units::Pages;
 use wire::{PoolChange, PoolStatus, Recycle};
 
@@ -43,6 +43,10 @@ pub(crate) struct Args {
     changes: Vec<Change>,
 }
 
+/// What can be changed.
+pub(crate) const KEYS: [&str; 6] =
+    ["ready", "ready_low", "ready_high", "max", "leave_free", "recycle"];
+
 /// One `key=value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
@@ -72,8 +76,8 @@ impl FromStr for Change {
             "max" => Self::Max(amount()?),
             "leave_free" => Self::LeaveFree(amount()?),
             "recycle" => {
-                let error =
-                    |_| format!("`{value}` is not a way to recycle: auto, fresh or in-place");
+                let ways = ["auto", "fresh", "in-place"];
+                let error = |_| unknown(value, "way to recycle", &ways);
                 Self::Recycle(value.parse().map_err(error)?)
             }
             key if key.starts_with("size_") => {
@@ -81,10 +85,7 @@ impl FromStr for Change {
                     "`{key}` is set in the configuration: write it there, then `systemctl reload prezero`"
                 ));
             }
-            _ => {
-                let keys = "ready, ready_low, ready_high, max, leave_free, recycle";
-                return Err(format!("`{key}` is not a key: there are {keys}"));
-            }
+            _ => return Err(unknown(key, "key", &KEYS)),
         })
     }
 }
@@ -184,7 +185,9 @@ mod tests {
             ("ready_low=-1", "`-1`"),
             ("colour=red", "leave_free"),
             ("size_max=64G", "systemctl reload prezero"),
-            ("recycle=never", "auto, fresh or in-place"),
+            ("recycle=never", "auto, fresh, in-place"),
+            ("recycle=in_place", "did you mean `in-place`?"),
+            ("ready_hihg=4", "did you mean `ready_high`?"),
         ] {
             let error = text.parse::<Change>().unwrap_err();
             assert!(error.contains(part), "{error}");
@@ -197,23 +200,7 @@ mod tests {
             page_size: PageSize::new(page_bytes).expect("a page size"),
             pages_per_block: Pages(pages_per_block),
             recycle: Recycle::Fresh,
-            zeroable_pages: Pages(0),
-            zeroing_pages: Pages(0),
-            ready_pages: Pages(0),
-            lent_pages: Pages(0),
-            kept_pages: Pages(0),
-            draining_pages: Pages(0),
-            mapped_pages: Pages(0),
-            pinned_pages: Pages(0),
-            blocks: 0,
-            ready_low: Pages(0),
-            ready_high: Pages(0),
-            max_pages: None,
-            leave_free: Pages(0),
-            kernel_free_pages: Pages(0),
-            kernel_reserved_pages: Pages(0),
-            sizes: Vec::new(),
-            resize: None,
+            ..PoolStatus::default()
         }
     }
 

@@ -4,27 +4,29 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use serde::ser::SerializeStruct;
+use serde::ser::Error;
 use serde::{Serialize, Serializer};
 use units::Pages;
-use wire::{LoanStatus, PoolStatus, Status, UserStatus};
+use wire::{Ailment, LoanStatus, PoolStatus, Status, UserStatus};
 
 use crate::exit::{Exit, Outcome};
-use crate::output::table::{self, Align};
-use crate::output::{Form, Record, count, loans, pools, provider};
+use crate::output::table::{self, Column};
+use crate::output::{Form, Record, count, loans, pools, provider, text};
 use crate::shared::Daemon;
 
 /// Show the pools by state, the loans, and what happened since the daemon started
 ///
-/// Counts are pages of the line's size. READY pages are zero and wait for a borrower. ZEROABLE
-/// pages could be zeroed now: dirty ones that the daemon owns, and free ones of the kernel's pool
-/// that it may take. DRAINING pages were returned, but a process still has them open, mapped or
-/// pinned, and a line below says which. A pool with only a ready target has BLOCKs of all sizes; a
-/// table lists the sizes, as learnt from recent loans. Background zeroing starts below LOW and
-/// stops at HIGH ready pages. FREE pages are left in the kernel's pool and unpromised. With
-/// provider kernel they are the same pages: READY, ZEROING and ZEROABLE ones are free. Of a loan,
-/// PID and COMMAND are the process that asked for it and UNIT its control group; UNBACKED are pages
-/// that the borrower's faults fill. Users that may only borrow see these of their own loans.
+/// All amounts are sizes; --json counts in pages. READY memory is zero and waits for a borrower.
+/// ZEROABLE memory could be zeroed now: dirty pages that the daemon owns, and free ones of the
+/// kernel's pool that it may take. DRAINING memory was returned, but a process still has it open,
+/// mapped or pinned, and a line below says which. A pool with only a ready target has BLOCKs of all
+/// sizes; a table lists the sizes, as learnt from recent loans. Background zeroing starts below LOW
+/// and stops at HIGH. FREE memory is left in the kernel's pool and unpromised. With provider kernel
+/// it is the same memory: READY, ZEROING and ZEROABLE pages are free.
+///
+/// Of a loan, PID and COMMAND are the process that asked for it and UNIT its control group;
+/// UNBACKED is the part that the borrower's faults fill. Users that may only borrow see these of
+/// their own loans. A narrow terminal gets fewer columns, and a line names the missing ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -46,56 +48,38 @@ pub(crate) fn run(args: &Args) -> Outcome {
 #[derive(Debug)]
 struct StatusReport(Status);
 
-/// Something of a user's with the user's name, as this machine has it.
-#[derive(Debug, Serialize)]
-struct Named<'a, T> {
-    user: Option<String>,
-    #[serde(flatten)]
-    of: &'a T,
-}
-
+/// The wire's status, with the name of each user on this machine beside its number.
 impl Serialize for StatusReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Status { provider, kernel, version, pid, pools, levels, loans, users, .. } = &self.0;
-        let Status { workers, paused_by_pressure, fresh_reason, drained, tree, .. } = &self.0;
-        let Status { unknown_files, counters, .. } = &self.0;
-        let name = loans::name_of;
-        let loans: Vec<_> = loans.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
-        let users: Vec<_> = users.iter().map(|of| Named { user: name(of.uid.0), of }).collect();
-        let mut fields = serializer.serialize_struct("Status", 15)?;
-        fields.serialize_field("provider", provider)?;
-        fields.serialize_field("kernel", kernel)?;
-        fields.serialize_field("version", version)?;
-        fields.serialize_field("pid", pid)?;
-        fields.serialize_field("pools", pools)?;
-        fields.serialize_field("levels", levels)?;
-        fields.serialize_field("loans", &loans)?;
-        fields.serialize_field("users", &users)?;
-        fields.serialize_field("workers", workers)?;
-        fields.serialize_field("paused_by_pressure", paused_by_pressure)?;
-        fields.serialize_field("fresh_reason", fresh_reason)?;
-        fields.serialize_field("drained", drained)?;
-        fields.serialize_field("tree", tree)?;
-        fields.serialize_field("unknown_files", unknown_files)?;
-        fields.serialize_field("counters", counters)?;
-        fields.end()
+        let mut status = serde_json::to_value(&self.0).map_err(S::Error::custom)?;
+        for list in ["loans", "users"] {
+            for entry in status[list].as_array_mut().into_iter().flatten() {
+                let uid = entry["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
+                entry["user"] = uid.and_then(loans::name_of).into();
+            }
+        }
+        status.serialize(serializer)
     }
 }
 
 impl Record for StatusReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         let Status { version, pid, pools, loans, users, workers, .. } = &self.0;
-        let Status { paused_by_pressure, fresh_reason, unknown_files, counters, .. } = &self.0;
-        let paused = match (self.0.drained, *paused_by_pressure) {
-            (true, _) => ", drained",
-            (false, true) => ", paused by cpu pressure",
-            (false, false) => "",
-        };
-        writeln!(
+        let Status { health, ailments, fresh_reason, counters, .. } = &self.0;
+        let provider = provider::describe(&self.0);
+        text::write(
             out,
-            "prezero {version}, provider {}, pid {pid}, workers {workers}{paused}",
-            provider::describe(&self.0)
+            &format!(
+                "prezero {version}, provider {provider}, pid {pid}, workers {workers}: {health}"
+            ),
         )?;
+        for Ailment { found, remedy, command, .. } in
+            ailments.iter().filter(|a| a.cause.is_ailing())
+        {
+            text::write(out, &format!("{health}: {found}"))?;
+            let command = command.as_ref().map(|command| format!(": {command}"));
+            text::write(out, &format!("  -> {remedy}{}", command.unwrap_or_default()))?;
+        }
         writeln!(out)?;
         pool_table(out, pools)?;
         pools::sizes(out, pools)?;
@@ -104,15 +88,7 @@ impl Record for StatusReport {
         pools::resize(out, pools)?;
         if let Some(reason) = fresh_reason {
             writeln!(out)?;
-            writeln!(out, "auto recycles fresh: {reason}")?;
-        }
-        if *unknown_files > 0 {
-            let blocks = count(*unknown_files, "block");
-            writeln!(out)?;
-            writeln!(
-                out,
-                "{blocks} that the daemon knows nothing of: restart it to have the pages"
-            )?;
+            text::write(out, &format!("auto recycles fresh: {reason}"))?;
         }
         if !loans.is_empty() {
             writeln!(out)?;
@@ -123,18 +99,20 @@ impl Record for StatusReport {
             user_table(out, users)?;
         }
         writeln!(out)?;
-        writeln!(
-            out,
-            "since start: {} loans ({} kept), {} lent ready, {} not ready, {} refused, {} zeroed, {} given back, {} workers lost",
-            counters.loans,
-            counters.kept_loans,
-            counters.lent_ready_bytes,
-            counters.lent_unbacked_bytes,
-            counters.refusals,
-            counters.zeroed_bytes,
-            counters.released_bytes,
-            counters.lost_workers,
-        )
+        let since = [
+            format!(
+                "since start: {} ({} kept)",
+                count(counters.loans, "loan"),
+                counters.kept_loans
+            ),
+            format!("{} lent ready", counters.lent_ready_bytes),
+            format!("{} not ready", counters.lent_unbacked_bytes),
+            format!("{} refused", counters.refusals),
+            format!("{} zeroed", counters.zeroed_bytes),
+            format!("{} given back", counters.released_bytes),
+            format!("{} lost", count(counters.lost_workers, "worker")),
+        ];
+        text::write(out, &since.join(", "))
     }
 }
 
@@ -148,11 +126,13 @@ fn draining(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
         let (mapped, pinned) = (pool.mapped_pages, pool.pinned_pages);
         let open = pool.draining_pages.saturating_sub(mapped + pinned);
         let page = pool.page_size;
-        writeln!(
-            out,
-            "draining, node {}, {page}: {pinned} pinned, {mapped} mapped, {open} open: `prezero holders` says by whom",
-            pool.node
-        )?;
+        let [pinned, mapped, open] = [pinned, mapped, open].map(|pages| pages.bytes(page));
+        let found = format!("{pinned} pinned, {mapped} mapped, {open} open");
+        let node = pool.node;
+        let line = format!(
+            "draining, node {node}, {page}: {found}: `prezero holders` names the processes"
+        );
+        text::write(out, &line)?;
     }
     Ok(())
 }
@@ -163,34 +143,31 @@ fn reserved(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     for pool in pools.iter().filter(|pool| pool.kernel_reserved_pages > Pages(0)) {
         if reported.insert((pool.node, pool.page_size.bytes())) {
             let (node, page) = (pool.node, pool.page_size);
-            let reserved = count(pool.kernel_reserved_pages.0, "page");
+            let reserved = pool.kernel_reserved_pages.bytes(page);
             writeln!(out)?;
-            writeln!(
-                out,
-                "reserved, node {node}, {page}: {reserved} free in the kernel, and promised to programs that have mapped them"
-            )?;
+            let what = "free in the kernel, and promised to programs that have mapped them";
+            text::write(out, &format!("reserved, node {node}, {page}: {reserved} {what}"))?;
         }
     }
     Ok(())
 }
 
 fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
-    use Align::{Left, Right};
     let columns = [
-        ("NODE", Right),
-        ("PAGE", Right),
-        ("BLOCK", Right),
-        ("RECYCLE", Left),
-        ("READY", Right),
-        ("ZEROING", Right),
-        ("ZEROABLE", Right),
-        ("LENT", Right),
-        ("KEPT", Right),
-        ("DRAINING", Right),
-        ("LOW", Right),
-        ("HIGH", Right),
-        ("MAX", Right),
-        ("FREE", Right),
+        Column::right("NODE"),
+        Column::right("PAGE"),
+        Column::right("BLOCK").drop(4),
+        Column::left("RECYCLE").drop(2),
+        Column::right("READY"),
+        Column::right("ZEROING").drop(5),
+        Column::right("ZEROABLE").drop(6),
+        Column::right("LENT"),
+        Column::right("KEPT").drop(3),
+        Column::right("DRAINING").drop(7),
+        Column::right("LOW").drop(8),
+        Column::right("HIGH").drop(9),
+        Column::right("MAX").drop(1),
+        Column::right("FREE"),
     ];
     let rows: Vec<_> = pools
         .iter()
@@ -205,15 +182,16 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
                 pool.ready_low,
                 pool.ready_high,
             ];
+            let size = |pages: Pages| pages.bytes(pool.page_size).to_string();
             let mut row = vec![
                 pool.node.to_string(),
                 pool.page_size.to_string(),
                 pools::block(pool),
                 pool.recycle.to_string(),
             ];
-            row.extend(counts.iter().map(ToString::to_string));
-            row.push(pool.max_pages.map_or_else(|| "-".into(), |max| max.to_string()));
-            row.push(pool.kernel_free_pages.to_string());
+            row.extend(counts.into_iter().map(size));
+            row.push(loans::or_dash(pool.max_pages.map(size)));
+            row.push(size(pool.kernel_free_pages));
             row
         })
         .collect();
@@ -221,23 +199,22 @@ fn pool_table(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
 }
 
 fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
-    use Align::{Left, Right};
     let columns = [
-        ("LEASE", Right),
-        ("USER", Left),
-        ("PID", Right),
-        ("COMMAND", Left),
-        ("OWNER", Left),
-        ("NODE", Right),
-        ("AGE", Right),
-        ("PAGE", Right),
-        ("PAGES", Right),
-        ("UNBACKED", Right),
-        ("SIZE", Right),
-        ("UNIT", Left),
+        Column::right("LEASE"),
+        Column::left("USER").cut(10),
+        Column::right("PID").drop(4),
+        Column::left("COMMAND").cut(7),
+        Column::left("OWNER").cut(8).drop(5),
+        Column::right("NODE").drop(2),
+        Column::right("AGE").drop(3),
+        Column::right("PAGE").drop(1),
+        Column::right("SIZE"),
+        Column::right("UNBACKED"),
+        Column::left("UNIT").cut(12).drop(6),
     ];
     let row = |loan: &LoanStatus| {
         let nodes: Vec<_> = loan.nodes.iter().map(ToString::to_string).collect();
+        let size = |pages: Pages| pages.bytes(loan.page_size).to_string();
         vec![
             loan.lease.0.to_string(),
             loans::borrower(loan),
@@ -247,13 +224,12 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
             nodes.join(","),
             loans::age(loan.age),
             loan.page_size.to_string(),
-            // Pages that it has taken itself, beyond the loan, are added.
+            // Memory that it has taken itself, beyond the loan, is added.
             match loan.grown_pages {
-                Pages(0) => loan.pages.to_string(),
-                grown => format!("{}+{grown}", loan.pages),
+                Pages(0) => size(loan.pages),
+                grown => format!("{}+{}", size(loan.pages), size(grown)),
             },
-            loan.unbacked_pages.to_string(),
-            loans::size(loan.pages.0, loan.page_size.bytes()),
+            size(loan.unbacked_pages),
             loans::unit(loan.cgroup.as_deref()),
         ]
     };
@@ -261,8 +237,12 @@ fn loan_table(out: &mut dyn Write, loans: &[LoanStatus]) -> io::Result<()> {
 }
 
 fn user_table(out: &mut dyn Write, users: &[UserStatus]) -> io::Result<()> {
-    use Align::{Left, Right};
-    let columns = [("USER", Left), ("LOANS", Right), ("HELD", Right), ("QUOTA", Right)];
+    let columns = [
+        Column::left("USER").cut(12),
+        Column::right("LOANS"),
+        Column::right("HELD"),
+        Column::right("QUOTA"),
+    ];
     let row = |user: &UserStatus| {
         vec![
             loans::user(user.uid.0),
@@ -275,44 +255,53 @@ fn user_table(out: &mut dyn Write, users: &[UserStatus]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::output::text;
+    use crate::output::{text, text_within};
     use units::{Bytes, LeaseId, Node, PageSize, Uid};
     use wire::Counters;
 
-    fn report() -> StatusReport {
-        StatusReport(Status {
+    /// An idle daemon without pools: the one place of these tests that names every field.
+    pub(in super::super) fn idle() -> Status {
+        Status {
             provider: wire::Provider::Stock,
             kernel: None,
             version: "0.1.0".into(),
             pid: 7,
+            pools: Vec::new(),
+            levels: Vec::new(),
+            loans: Vec::new(),
+            users: Vec::new(),
+            workers: 0,
+            paused_by_pressure: false,
+            fresh_reason: None,
+            drained: false,
+            tree: None,
+            unknown_files: 0,
+            health: wire::Health::Healthy,
+            ailments: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    fn report() -> StatusReport {
+        StatusReport(Status {
             pools: vec![PoolStatus {
                 node: Node(0),
                 page_size: PageSize::GIB_1,
                 pages_per_block: Pages(8),
                 recycle: wire::Recycle::Fresh,
                 zeroable_pages: Pages(16),
-                zeroing_pages: Pages(0),
                 ready_pages: Pages(8),
                 lent_pages: Pages(8),
-                kept_pages: Pages(0),
-                draining_pages: Pages(0),
-                mapped_pages: Pages(0),
-                pinned_pages: Pages(0),
                 blocks: 4,
                 ready_low: Pages(8),
                 ready_high: Pages(16),
-                max_pages: None,
-                leave_free: Pages(0),
                 kernel_free_pages: Pages(2),
-                kernel_reserved_pages: Pages(0),
-                sizes: Vec::new(),
-                resize: None,
+                ..PoolStatus::default()
             }],
-            levels: Vec::new(),
             loans: vec![LoanStatus {
                 lease: LeaseId(3),
                 page_size: PageSize::GIB_1,
@@ -335,15 +324,19 @@ mod tests {
             }],
             workers: 1,
             paused_by_pressure: true,
-            fresh_reason: None,
-            drained: false,
-            tree: None,
-            unknown_files: 0,
+            health: wire::Health::Paused,
+            ailments: vec![Ailment {
+                cause: wire::AilmentCause::Pressure,
+                found: "zeroing waits for CPU pressure to fall below 40 %".into(),
+                remedy: "it goes on by itself".into(),
+                command: Some("sudo prezero zero".into()),
+            }],
             counters: Counters {
                 loans: 1,
                 lent_ready_bytes: Bytes(8 << 30),
                 ..Counters::default()
             },
+            ..idle()
         })
     }
 
@@ -352,20 +345,47 @@ mod tests {
         assert_eq!(
             text(&report()),
             "\
-prezero 0.1.0, provider stock, pid 7, workers 1, paused by cpu pressure
+prezero 0.1.0, provider stock, pid 7, workers 1: paused
+paused: zeroing waits for CPU pressure to fall below 40 %
+  -> it goes on by itself: sudo prezero zero
 
 NODE  PAGE  BLOCK  RECYCLE  READY  ZEROING  ZEROABLE  LENT  KEPT  DRAINING  LOW  HIGH  MAX  FREE
-   0    1G      8  fresh        8        0        16     8     0         0    8    16    -     2
+   0    1G     8G  fresh       8G        0       16G    8G     0         0   8G   16G    -    2G
 
-LEASE  USER  PID  COMMAND  OWNER  NODE  AGE  PAGE  PAGES  UNBACKED  SIZE  UNIT
-    3  root   77  qemu     -         0   1m    1G      8         1    8G  vm.scope
+LEASE  USER  PID  COMMAND  OWNER  NODE  AGE  PAGE  SIZE  UNBACKED  UNIT
+    3  root   77  qemu     -         0   1m    1G    8G        1G  vm.scope
 
 USER  LOANS  HELD  QUOTA
 root      1    8G    16G
 
-since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0 given back, 0 workers lost
+since start: 1 loan (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0 given back, 0 workers lost
 "
         );
+    }
+
+    #[test]
+    fn every_line_fits_80_columns_and_missing_columns_are_named() {
+        let StatusReport(mut status) = report();
+        let large = |pages: u64| Pages(pages << 10);
+        status.pools[0].zeroable_pages = large(1);
+        status.pools[0].draining_pages = large(2);
+        status.pools[0].kept_pages = Pages(777);
+        status.pools[0].max_pages = Some(large(3));
+        status.fresh_reason = Some("the kernel has no BTF, so that no program can see pins".into());
+        status.loans[0].lease = LeaseId(1_618_412_445_123);
+        status.loans[0].command = Some("qemu-system-x86".into());
+        status.loans[0].cgroup = Some("/machine.slice/machine-qemu-1-databases.scope".into());
+        status.loans[0].owner = Some("x".repeat(64));
+        let report = StatusReport(status);
+        for columns in [60, 80, 100] {
+            let text = text_within(&report, Some(columns));
+            let wide = text.lines().find(|line| line.chars().count() > columns);
+            assert_eq!(wide, None, "{columns}: {text}");
+            assert!(text.contains("1618412445123"), "{text}");
+        }
+        let text = text_within(&report, Some(80));
+        assert!(text.contains("(no room for MAX, RECYCLE"), "{text}");
+        assert!(text.contains("machine-qem"), "{text}");
     }
 
     #[test]
@@ -386,11 +406,11 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
         });
         let text = text(&StatusReport(status));
         assert!(
-            text.contains("\ndraining, node 0, 1G: 3 pinned, 1 mapped, 2 open: `prezero"),
+            text.contains("\ndraining, node 0, 1G: 3G pinned, 1G mapped, 2G open: `prezero"),
             "{text}"
         );
-        assert!(text.contains("\nreserved, node 0, 1G: 1539 pages free"), "{text}");
-        let resize = "\nsize, node 0, 1G: the kernel's pool has 18G, 16G of it added by the daemon; 0 to 64G; somebody made it smaller: it stays within 18G until pages are added, or a reload; smaller than wanted: memory\n";
+        assert!(text.contains("\nreserved, node 0, 1G: 1.5T free"), "{text}");
+        let resize = "\nsize, node 0, 1G: the kernel's pool has 18G, 16G of it added by the daemon; 0 to 64G; another program made it smaller: it stays within 18G until pages are added, or a reload; smaller than wanted: memory\n";
         assert!(text.contains(resize), "{text}");
         assert!(text.contains("\nauto recycles fresh: no BTF\n"), "{text}");
     }
@@ -401,7 +421,7 @@ since start: 1 loans (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 
         let uid = 4_000_000_001;
         let loan = LoanStatus { uid: Uid(uid), grown_pages: Pages(375), ..status.loans[0].clone() };
         let text = text(&StatusReport(Status { loans: vec![loan], ..status }));
-        assert!(text.contains("4000000001 of root") && text.contains(" 8+375 "), "{text}");
+        assert!(text.contains("4000000001 of root") && text.contains(" 8G+375G "), "{text}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use wire::PoolStatus;
 use worker::Stop;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Form, Record, pools, seconds};
+use crate::output::{Form, Record, pools, seconds, terminal};
 use crate::shared::{Daemon, WhichPages};
 
 /// How often is looked: a status costs the daemon 0.1 ms.
@@ -46,11 +46,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::on_signals()?;
+    terminal::stop_at_end_of_output(&stop);
     let begin = Instant::now();
     let mut client: Option<Client> = None;
     while !stop.is_set() {
         let missing = match look(args, &mut client) {
-            Ok(pools) => match missing(args, &pools) {
+            Ok(pools) => match missing(args, checked(args, &pools)?) {
                 None => {
                     let ready_bytes = ready(&pools).0;
                     args.form
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    Err(Failure::interrupted())
+    Err(Failure::stopped(&stop))
 }
 
 /// The pools that are meant.
@@ -86,6 +87,20 @@ fn look(args: &Args, kept: &mut Option<Client>) -> Result<Vec<PoolStatus>, clien
     Ok(pools)
 }
 
+/// The same pools, if the amount is one that they can have: some are meant, and it is whole
+/// pages.
+fn checked<'a>(args: &Args, pools: &'a [PoolStatus]) -> Result<&'a [PoolStatus], Failure> {
+    match (args.ready, pools.iter().map(|pool| pool.page_size).min()) {
+        (Some(wanted), Some(smallest)) => {
+            smallest.pages_in(wanted).map(|_| pools).map_err(Failure::usage)
+        }
+        (Some(_), None) => {
+            Err(Failure::usage("no pool has such pages: `prezero status` lists the pools"))
+        }
+        (None, _) => Ok(pools),
+    }
+}
+
 fn ready(pools: &[PoolStatus]) -> Bytes {
     pools.iter().map(|pool| pool.ready_pages.bytes(pool.page_size)).sum()
 }
@@ -97,9 +112,9 @@ fn missing(args: &Args, pools: &[PoolStatus]) -> Option<String> {
         return (ready < wanted).then(|| format!("{ready} of {wanted} are ready"));
     }
     let low = pools.iter().find(|pool| pool.ready_pages < pool.ready_low)?;
-    let PoolStatus { node, page_size, ready_pages, ready_low, .. } = low;
-    let times = pools::times(low);
-    Some(format!("node {node} {page_size}{times} has {ready_pages} of {ready_low} pages ready"))
+    let (node, page_size, times) = (low.node, low.page_size, pools::times(low));
+    let [ready, wanted] = [low.ready_pages, low.ready_low].map(|pages| pages.bytes(page_size));
+    Some(format!("node {node} {page_size}{times}: {ready} of {wanted} are ready"))
 }
 
 #[derive(Debug, Serialize)]

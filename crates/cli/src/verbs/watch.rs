@@ -4,18 +4,18 @@
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
+use book::config::Amount;
 use serde::Serialize;
-use units::Pages;
 use wire::{Level, WatchReply};
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Form, Record};
-use crate::shared::{Daemon, WhichPages};
+use crate::output::{Form, Record, terminal};
+use crate::shared::{Daemon, WhichPages, in_pages};
 
 /// Report how many pages are ready: on every change, or when they fall below a threshold
 ///
-/// Without --below: the levels now, and again whenever a count changes. With --below N: a report
-/// whenever a node has fewer than N ready pages of a size (at once if it has), each time that it
+/// Without --below: the levels now, and again whenever a count changes. With --below: a report
+/// whenever a node has less than that ready of a page size (at once if it has), each time that it
 /// falls anew. Reports come at most once per --interval, and the last state is never lost. The
 /// stream ends with the daemon (exit code 3) or at Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -23,15 +23,15 @@ use crate::shared::{Daemon, WhichPages};
 Examples:
   prezero watch
   prezero watch --page-size 1G --below 4 --json
-  prezero watch --below 4 --once && prezero zero 4     zero when it becomes necessary")]
+  prezero watch --below 8G --once && prezero zero 8G   zero when it becomes necessary")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
     which: WhichPages,
-    /// Report only when fewer pages than this are ready
-    #[arg(long, value_name = "PAGES")]
-    below: Option<u64>,
+    /// Report only when less than this is ready: a size, or a number of pages
+    #[arg(long, value_name = "AMOUNT")]
+    below: Option<Amount>,
     /// End after the first report
     #[arg(long)]
     once: bool,
@@ -43,9 +43,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Outcome {
+    terminal::end_with_output();
     let (node, page_size) = (args.which.get().node(), args.which.get().page_size);
-    let client = args.daemon.connect()?;
-    for reply in client.watch(node, page_size, args.below.map(Pages), args.interval)? {
+    let mut client = args.daemon.connect()?;
+    let below = match args.below {
+        Some(amount) => Some(in_pages(amount, args.which, || Ok(client.status()?.pools))?),
+        None => None,
+    };
+    for reply in client.watch(node, page_size, below, args.interval)? {
         args.form.print_next(&WatchReport { time: now(), reply: reply? })?;
         if args.once {
             return Ok(Exit::Done);
@@ -72,9 +77,11 @@ impl Record for WatchReport {
         for level in &self.reply.levels {
             let Level { node, page_size, ready_pages, zeroable_pages, zeroing_pages, lent_pages } =
                 level;
+            let counts = [ready_pages, zeroing_pages, zeroable_pages, lent_pages];
+            let [ready, zeroing, zeroable, lent] = counts.map(|pages| pages.bytes(*page_size));
             writeln!(
                 out,
-                "node {node} {page_size}: {ready_pages} ready, {zeroing_pages} zeroing, {zeroable_pages} zeroable, {lent_pages} lent",
+                "node {node} {page_size}: {ready} ready, {zeroing} zeroing, {zeroable} zeroable, {lent} lent",
             )?;
         }
         Ok(())
@@ -85,7 +92,7 @@ impl Record for WatchReport {
 mod tests {
     use super::*;
     use crate::output::text;
-    use units::{Node, PageSize};
+    use units::{Node, PageSize, Pages};
 
     #[test]
     fn one_line_per_level() {
@@ -99,7 +106,7 @@ mod tests {
         };
         let reply = WatchReply { levels: vec![level(Node(0)), level(Node(1))] };
         let report = WatchReport { time: 0.0, reply };
-        let line = |node| format!("node {node} 2M: 3 ready, 1 zeroing, 2 zeroable, 0 lent\n");
+        let line = |node| format!("node {node} 2M: 6M ready, 2M zeroing, 4M zeroable, 0 lent\n");
         assert_eq!(text(&report), line(0) + &line(1));
     }
 }

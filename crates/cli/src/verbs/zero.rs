@@ -18,14 +18,14 @@ use worker::{
     Engine, Exit as Ended, Invocation, PageLimit, Stop, Summary, Unfinished, WorkDone, Worker,
 };
 
-use crate::exit::{Failure, Outcome};
-use crate::output::{self, Form, Record, count, progress, rate, seconds};
-use crate::shared::{Daemon, WhichPages};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{self, Form, Record, count, progress, rate, seconds, terminal};
+use crate::shared::{Daemon, Limit, WhichPages, in_pages};
 
 /// Zero pages now, in this process's own scheduling and cgroup context
 ///
-/// Takes blocks from the daemon and zeroes them, PAGES pages of the selected sizes: a number above
-/// the zeroable pages zeroes all of them. --node and --page-size select; other pages are left
+/// Takes blocks from the daemon and zeroes them, AMOUNT of the selected pages: more than there are
+/// zeroable ones zeroes all of those. --node and --page-size select; other pages are left
 /// alone. Ctrl-C and SIGTERM stop it within one page where the kernel allocates, within 256 KiB
 /// where memory is cleared in place, within some 10 ms where the kernel zeroes its own pool.
 /// Finished work is kept. A second Ctrl-C ends it at once.
@@ -41,6 +41,7 @@ use crate::shared::{Daemon, WhichPages};
     after_help = "\
 Examples:
   prezero zero                              everything, with all CPUs
+  prezero zero 16G
   prezero zero --page-size 1G -j1 4         4 pages of 1 GiB with one thread
   nice prezero zero --node 1 max"
 )]
@@ -61,9 +62,9 @@ struct Asked {
     /// Threads (default: as many as this process may use CPUs)
     #[arg(short = 'j', long = "threads", value_name = "N")]
     threads: Option<usize>,
-    /// How many pages: a number, or `max`
-    #[arg(value_name = "PAGES|max", default_value_t, value_parser = limit)]
-    pages: PageLimit,
+    /// How much: a size, a number of pages, or `max`
+    #[arg(value_name = "AMOUNT|max", default_value = "max", value_parser = limit)]
+    amount: Limit,
     /// Only what the pools' thresholds ask for, silently, with one thread: as the daemon's workers
     #[arg(long)]
     background: bool,
@@ -96,16 +97,24 @@ struct Asked {
     until_eof: bool,
 }
 
-fn limit(text: &str) -> Result<PageLimit, String> {
-    PageLimit::parse(text, "max")
+fn limit(text: &str) -> Result<Limit, String> {
+    Limit::parse(text, "max")
 }
 
-impl From<Asked> for Invocation {
-    fn from(asked: Asked) -> Self {
-        let Asked { which, threads, pages, background, cpus, nice, sched_idle, .. } = asked;
-        let Asked { cgroup, method, chunk, like, until_eof, .. } = asked;
-        let which = which.get();
-        Self {
+impl Asked {
+    /// As a worker understands it; `pools` are asked for where that takes their page size.
+    fn invocation(
+        self,
+        pools: impl FnOnce() -> Result<Vec<PoolStatus>, Failure>,
+    ) -> Result<Invocation, Failure> {
+        let pages = match self.amount {
+            Limit::All => None,
+            Limit::Some(amount) => Some(in_pages(amount, self.which, pools)?.0),
+        };
+        let Self { which, threads, background, cpus, nice, sched_idle, .. } = self;
+        let Self { cgroup, method, chunk, like, until_eof, .. } = self;
+        let (which, pages) = (which.get(), PageLimit::new(pages));
+        Ok(Invocation {
             which,
             threads,
             pages,
@@ -118,16 +127,22 @@ impl From<Asked> for Invocation {
             chunk,
             like,
             until_eof,
-        }
+        })
     }
 }
 
 pub(crate) fn run(args: Args) -> Outcome {
     let Args { daemon, work, form } = args;
-    let invocation = &Invocation::from(work);
+    let pools = || Ok(Client::connect(&daemon.socket)?.status()?.pools);
+    let invocation = &work.invocation(pools)?;
+    // A value that cannot be is bad input; what happens to a possible one is another matter.
+    invocation.context().check(&Roots::default()).map_err(Failure::usage)?;
     let engine = Engine::new(invocation.forced(), !invocation.is_quiet())?;
     invocation.context().apply(&Roots::default())?;
     let stop = Stop::on_signals()?;
+    if !invocation.is_quiet() {
+        terminal::stop_at_end_of_output(&stop);
+    }
     let threads = if invocation.background {
         1
     } else {
@@ -181,7 +196,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             output::note(&line);
         }
     }
-    Ok(if interrupted { Ended::Interrupted } else { Ended::Done }.into())
+    Ok(if interrupted { Exit::after(&stop) } else { Ended::Done.into() })
 }
 
 /// Whether blocks are not to be in this user's hands: the zeroing group's, unless it is trusted.
@@ -232,13 +247,17 @@ fn why_nothing(pools: &[PoolStatus], invocation: &Invocation) -> Vec<String> {
         (Node, PageSize),
         [Pages; 5],
     )| {
+        let amounts = [free, promised, leave, ready, used].map(|pages| pages.bytes(page));
+        let [free, promised, leave, ready, used] = amounts;
         let promised = match promised {
-            Pages::ZERO => String::new(),
-            _ => format!("; {promised} free pages are promised to programs that have mapped them"),
+            Bytes(0) => String::new(),
+            _ => format!(
+                "; {promised} of the free memory is promised to programs that have mapped it"
+            ),
         };
         format!(
-            "nothing to zero on node {node}, {page}: {ready} pages are ready, {used} lent, kept or draining, \
-             {free} free in the kernel, where {leave} stay free{promised}"
+            "nothing to zero on node {node}, {page}: {ready} ready, {used} lent, kept or draining, \
+             {free} free in the kernel, where {leave} stays free{promised}"
         )
     };
     if reported.is_empty() {
@@ -265,9 +284,8 @@ impl Record for Summary {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "{}zeroed {} ({}) in {} with {}: {}",
+            "{}zeroed {} in {} with {}: {}",
             if self.interrupted { "interrupted: " } else { "" },
-            count(self.pages, "page"),
             Bytes(self.bytes),
             seconds(Duration::from_secs_f64(self.seconds)),
             count(self.threads as u64, "thread"),
@@ -290,8 +308,8 @@ mod tests {
     }
 
     fn read(words: Vec<OsString>) -> Result<Invocation, clap::Error> {
-        Line::try_parse_from([OsString::from("zero")].into_iter().chain(words))
-            .map(|line| line.asked.into())
+        let line = Line::try_parse_from([OsString::from("zero")].into_iter().chain(words))?;
+        Ok(line.asked.invocation(|| Ok(Vec::new())).expect("pages need no pools"))
     }
 
     fn invocations() -> impl Strategy<Value = Invocation> {
@@ -358,6 +376,6 @@ mod tests {
             threads: 2,
         };
         let line = crate::output::text(&Summary::new(&work, true));
-        assert_eq!(line, "interrupted: zeroed 8 pages (8G) in 250 ms with 2 threads: 34.4 GB/s\n");
+        assert_eq!(line, "interrupted: zeroed 8G in 250 ms with 2 threads: 34.4 GB/s\n");
     }
 }

@@ -74,7 +74,7 @@ unsafe fn read(request: *const prezero_request) -> Result<LendRequest, CallFailu
     if (*size as usize) < size_of::<prezero_request>() {
         return Err(CallFailure::invalid("request.size is too small: use PREZERO_REQUEST_INIT"));
     }
-    // SAFETY: not null and at least as large, by the caller's contract. A larger one is a later
+    // SAFETY: the caller's contract: it is there and at least as large. A larger one is a later
     // version's with fields unknown to this one; they are checked for zeros below.
     let known = unsafe { &*request };
     let tail = (*size as usize) - size_of::<prezero_request>();
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn prezero_map(
         let loan = unsafe { handle(loan) }?;
         let mapping = match &loan.mapping {
             Some(mapping) => mapping,
-            None => loan.mapping.insert(loan.loan.map()?),
+            None => loan.mapping.insert(loan.loan.map_parts()?),
         };
         if !bytes.is_null() {
             // SAFETY: the caller's contract.
@@ -244,7 +244,9 @@ pub unsafe extern "C" fn prezero_loan_is_kept(loan: *const prezero_loan) -> bool
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prezero_loan_lease_fd(loan: *const prezero_loan) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { loan.as_ref() }.map_or(-1, |loan| loan.loan.lease().as_raw_fd())
+    unsafe { loan.as_ref() }
+        .and_then(|loan| loan.loan.lease())
+        .map_or(-1, |lease| lease.as_raw_fd())
 }
 
 /// How many blocks a loan has; 0 for null.

@@ -224,6 +224,7 @@ mod tests {
         std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
     }
 
+    // Promise P261.
     #[test]
     fn a_socket_has_its_mode_and_its_name_is_removed_with_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -242,6 +243,7 @@ mod tests {
         }
     }
 
+    // Promise P261.
     #[test]
     fn link_in_place_of_a_socket_keeps_its_targets_mode() {
         let dir = tempfile::tempdir().unwrap();

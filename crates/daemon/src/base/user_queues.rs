@@ -11,6 +11,7 @@
 //! disk first: a crash in between costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,8 +40,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// takes some microseconds.
 const MAX_EVENT_PERIOD: Duration = Duration::from_millis(1);
 /// The user queue rests this multiple of the time: the kernel wakes the waiters with interrupts
-/// off.
-const PAUSE_FACTOR: u32 = 9;
+/// off. So these wake-ups take less than a hundredth of a CPU.
+const PAUSE_FACTOR: u32 = 99;
 /// The longest rest.
 const MAX_PAUSE_PERIOD: Duration = Duration::from_secs(1);
 
@@ -102,30 +103,12 @@ impl UserQueues {
 
     /// Adds a task behind those of its user queue. Returns at once.
     pub(crate) fn submit(&self, user_queue: UserQueue, task: impl FnOnce() + Send + 'static) {
-        let mut queues = lock(&self.0.queues);
-        let is_new = !queues.contains_key(&user_queue);
-        let user_queue = if is_new && user_queue.is_some() && queues.len() > MAX_USER_QUEUES {
-            SHARED_QUEUE
-        } else {
-            user_queue
-        };
-        self.0.counts.add(user_queue);
-        let has_thread = queues.contains_key(&user_queue);
-        queues.entry(user_queue).or_default().push_back(Box::new(task));
-        drop(queues);
-        if has_thread {
-            self.0.more.notify_all();
-            return;
-        }
-        let inner = Arc::clone(&self.0);
-        let name = user_queue.map_or_else(|| "freeing".to_owned(), |uid| format!("user {uid}"));
-        let started = std::thread::Builder::new().name(name).spawn(move || inner.work(user_queue));
-        if let Err(error) = started {
-            tracing::error!(%error, "a thread cannot be started: returned pages wait");
-            // Its waiters look again: the files are where they were.
-            let dropped = lock(&self.0.queues).remove(&user_queue).unwrap_or_default();
-            dropped.iter().for_each(|_| self.0.counts.subtract(user_queue));
-        }
+        self.0.submit(user_queue, Box::new(task));
+    }
+
+    /// Keeps descriptors until they are closed in that queue.
+    pub(crate) fn closes(&self, user_queue: UserQueue, fds: Vec<OwnedFd>) -> ClosedInQueue {
+        ClosedInQueue { fds, queues: Arc::clone(&self.0), user_queue }
     }
 
     /// Counts the tasks that no user holds up: wait until there are none.
@@ -170,6 +153,30 @@ impl Drop for UserQueues {
     }
 }
 
+/// The daemon's copies of descriptors that a borrower gets. Dropped, each is closed in the
+/// borrower's queue: if it is the last of its description, that is an event on the file.
+pub(crate) struct ClosedInQueue {
+    fds: Vec<OwnedFd>,
+    queues: Arc<Inner>,
+    user_queue: UserQueue,
+}
+
+impl std::ops::Deref for ClosedInQueue {
+    type Target = [OwnedFd];
+
+    fn deref(&self) -> &[OwnedFd] {
+        &self.fds
+    }
+}
+
+impl Drop for ClosedInQueue {
+    fn drop(&mut self) {
+        let fds = std::mem::take(&mut self.fds);
+        let close = || fds.into_iter().for_each(|fd| event(|| drop(fd)));
+        self.queues.submit(self.user_queue, Box::new(close));
+    }
+}
+
 impl Counts {
     fn add(&self, user_queue: UserQueue) {
         self.all.send_modify(|count| *count += 1);
@@ -187,6 +194,33 @@ impl Counts {
 }
 
 impl Inner {
+    fn submit(self: &Arc<Self>, user_queue: UserQueue, task: Task) {
+        let mut queues = lock(&self.queues);
+        let is_new = !queues.contains_key(&user_queue);
+        let user_queue = if is_new && user_queue.is_some() && queues.len() > MAX_USER_QUEUES {
+            SHARED_QUEUE
+        } else {
+            user_queue
+        };
+        self.counts.add(user_queue);
+        let has_thread = queues.contains_key(&user_queue);
+        queues.entry(user_queue).or_default().push_back(task);
+        drop(queues);
+        if has_thread {
+            self.more.notify_all();
+            return;
+        }
+        let inner = Arc::clone(self);
+        let name = user_queue.map_or_else(|| "freeing".to_owned(), |uid| format!("user {uid}"));
+        let started = std::thread::Builder::new().name(name).spawn(move || inner.work(user_queue));
+        if let Err(error) = started {
+            tracing::error!(%error, "a thread cannot be started: returned pages wait");
+            // Its waiters look again: the files are where they were.
+            let dropped = lock(&self.queues).remove(&user_queue).unwrap_or_default();
+            dropped.iter().for_each(|_| self.counts.subtract(user_queue));
+        }
+    }
+
     /// A user queue's thread.
     fn work(&self, user_queue: UserQueue) {
         let mut idle_since = Instant::now();
@@ -238,6 +272,7 @@ mod tests {
         assert!(cpu_time() - begin < MAX_EVENT_PERIOD, "any other costs nothing");
     }
 
+    // Promise P33.
     #[test]
     fn user_that_blocks_its_queue_delays_no_other_user() {
         let user_queues = UserQueues::new();
@@ -261,6 +296,22 @@ mod tests {
         }
         drop(release);
         assert_eq!(reported.recv_timeout(TEST_TIMEOUT), Ok(Some(Uid(1))));
+    }
+
+    #[test]
+    fn sent_descriptors_are_closed_in_their_users_queue() {
+        let user_queues = UserQueues::new();
+        let release = user_queues.hold_up(Some(Uid(1)));
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        drop(user_queues.closes(Some(Uid(1)), vec![writer.into()]));
+        let (notify, reported) = mpsc::channel();
+        std::thread::spawn(move || {
+            let end = std::io::Read::read(&mut reader, &mut [0]).expect("a pipe");
+            notify.send(end).expect("the test waits");
+        });
+        assert!(reported.recv_timeout(Duration::from_millis(50)).is_err(), "it is open");
+        drop(release);
+        assert_eq!(reported.recv_timeout(TEST_TIMEOUT), Ok(0));
     }
 
     #[test]

@@ -99,7 +99,8 @@ pub(crate) fn record(shell: &Shared, rights: &Rights, lent: &Lent) {
         let process = shell.peers.borrowers.process(lease);
         let command = process.as_ref().map_or("", |process| &process.command);
         let cgroup = process.as_ref().and_then(|process| process.cgroup.as_deref()).unwrap_or("");
-        tracing::info!(%lease, %bytes, %page, %ready, %uid, pid, command, cgroup, others, "a large loan");
+        let lease = lease.0;
+        tracing::info!(lease, %bytes, %page, %ready, %uid, pid, command, cgroup, others, "a large loan");
     });
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What pools of several sizes of blocks have learnt, in a file of the run directory: the next
-//! daemon begins with it. It is a hint: a start without it, or with one that cannot be read, begins
-//! with a guess.
+//! What pools of several sizes of blocks have learnt, in a file of the state directory, else of the
+//! run directory: the next daemon begins with it, also after a boot, when all guests of a host
+//! start at once. It is a hint: a start without it, or with one that cannot be read, begins with a guess.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use book::{Book, Learnt};
 
-use super::Shell;
+use super::{Dirs, Shell};
 
 /// The most learning that a crash forgets: the file is 4 KiB, and written in 50 us.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
@@ -29,9 +29,12 @@ pub(super) struct Learning {
 
 impl Learning {
     /// Has a book begin with what the daemon before it had learnt.
-    pub(super) fn take_over(run_dir: &Path, book: &mut Book) -> Self {
-        let path = run_dir.join("learnt");
-        let written = match fs::read(&path) {
+    pub(super) fn take_over(dirs: Dirs<'_>, book: &mut Book) -> Self {
+        let path = dirs.state.unwrap_or(dirs.run).join("learnt");
+        let before = dirs.run.join("learnt");
+        // An earlier version kept it in the run directory.
+        let is_moved = path != before && !path.exists();
+        let written = match fs::read(if is_moved { &before } else { &path }) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
                 tracing::warn!(%error, path = %path.display(), "what was learnt cannot be read");
                 Vec::new()
@@ -45,6 +48,7 @@ impl Learning {
         };
         let written: Vec<Learnt> = written;
         written.iter().cloned().for_each(|learnt| book.learn(learnt));
+        let written = if is_moved { Vec::new() } else { written };
         Self { path, written, at: None, writing: None }
     }
 

@@ -15,6 +15,7 @@ use wire::{Error as Refused, Hold, LendRequest};
 use super::effects::Made;
 use super::{Granted, Handover, Lease, LoanStep, Shell, failed};
 use crate::base::error::{Error, Result};
+use crate::base::user_queues::ClosedInQueue;
 use crate::storage::kernel::Fill;
 
 /// A debug build checks the first and last bytes of 32 blocks of each loan.
@@ -44,8 +45,9 @@ impl Shell {
                 "this kernel does not tell who maps a block",
             ));
         }
-        if let Hold::Name { name, uid, .. } = &request.hold {
+        if let Hold::Name { name, uid, gid } = &request.hold {
             check_owner(&request, name)?;
+            check_ids(*uid, *gid)?;
             let agent = &self.config.agent;
             let (quota, most) = (agent.quota_for(name), agent.names);
             let named = Some(Named { name: name.clone(), quota, most });
@@ -137,11 +139,12 @@ impl Shell {
             Err(refusal) => return Ok(Err(refusal)),
         };
         self.record_grant(&loan);
+        self.judge_grant(asked, &loan);
         let lease = loan.lease;
         match self.hand_over(asked, loan, made, borrower) {
             Ok(granted) => Ok(Ok(granted)),
             Err(error) => {
-                tracing::error!(%error, %lease, "a loan could not be handed over");
+                tracing::error!(%error, lease = lease.0, "a loan could not be handed over");
                 self.end_lease(lease);
                 Err(error)
             }
@@ -151,6 +154,11 @@ impl Shell {
     /// The borrower has the loan's descriptors: from now on its content is its owner's.
     pub(crate) fn sent(&mut self, lease: LeaseId) {
         self.apply(|book| book.sent(lease));
+    }
+
+    /// The descriptors of a loan on their way to its borrower: see [`ClosedInQueue`].
+    pub(crate) fn to_send(&self, lease: LeaseId, fds: Vec<OwnedFd>) -> ClosedInQueue {
+        self.store.close_sent(self.book.lease_blocks(lease).first().copied(), fds)
     }
 
     fn hand_over(
@@ -270,6 +278,17 @@ impl Shell {
             || states.any(|state| self.book.in_state(state).next().is_some());
         is_anything_on_its_way && self.book.can_be_served(request, &ending)
     }
+}
+
+/// Checks the user and the group that get a loan's file.
+fn check_ids(uid: Option<Uid>, gid: Option<u32>) -> Result<(), Refused> {
+    for (field, number) in [("uid", uid.map(|uid| uid.0)), ("gid", gid)] {
+        // To chown(2) that is not to change it.
+        if number == Some(u32::MAX) {
+            return Err(Refused::bad_value(field, "4294967295 is the number of no user or group"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a loan by that name can have the requested owner.

@@ -9,6 +9,7 @@
 
 mod drain;
 mod effects;
+mod health;
 pub(crate) mod holders;
 mod learning;
 mod lending;
@@ -59,6 +60,7 @@ use crate::storage::leases::{FoundLease, Leases};
 use crate::storage::provider::PoolProvider;
 use crate::storage::store::{Returned, Store, directory_name};
 
+pub(crate) use health::{Incidents, LoggedIncident};
 pub(crate) use resize::PoolSizes;
 pub(crate) use waiting::Waiting;
 
@@ -145,6 +147,15 @@ pub(crate) struct Started {
     pub(crate) returned: ReturnedBlocks,
 }
 
+/// Where a daemon keeps what the next one needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dirs<'a> {
+    /// Until the machine's next boot.
+    pub(crate) run: &'a std::path::Path,
+    /// Over boots, if there is such a directory.
+    pub(crate) state: Option<&'a std::path::Path>,
+}
+
 /// The daemon's state. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Shell {
@@ -168,6 +179,7 @@ pub(crate) struct Shell {
     pub(crate) peers: Peers,
     pub(crate) workers: WorkerStates,
     pub(crate) metrics: Metrics,
+    pub(crate) incidents: Incidents,
 }
 
 /// The time since the machine started, suspend included.
@@ -199,12 +211,13 @@ impl Shell {
     /// Takes over what an earlier daemon left under `run_dir`.
     pub(crate) fn start(
         config: Config,
-        run_dir: &std::path::Path,
+        dirs: Dirs<'_>,
         roots: Roots,
         plain: bool,
         mut stored: BTreeMap<String, OwnedFd>,
     ) -> Result<Started> {
         config.check()?;
+        let run_dir = dirs.run;
         let provider = PoolProvider::choose(&config, plain, &roots)?;
         let sizes = provider.check(&config, &roots)?;
         let changes = Changes::new();
@@ -228,7 +241,7 @@ impl Shell {
         let mut held = taken_over.held()?;
         let mut book = provider.book(&config, provable)?;
         book.number_from(boot_micros());
-        let learning = Learning::take_over(run_dir, &mut book);
+        let learning = Learning::take_over(dirs, &mut book);
         let is_alive = |lease: &_| held.contains_key(lease) || taken_over.unknown().contains(lease);
         let found = store.scan(&|lease| is_alive(&LeaseId(lease)))?;
         if !found.is_empty() {
@@ -253,7 +266,9 @@ impl Shell {
             roots,
             tree: None,
             metrics: Metrics::new(),
+            incidents: Incidents::default(),
         };
+        shell.learn_nodes();
         shell.apply(|book| found.iter().flat_map(|f| book.adopt(f)).collect::<Vec<_>>());
         // A lease without blocks has no holder: its number must be free for a new one.
         let known: Vec<_> = shell.book.leases().collect();
@@ -295,10 +310,27 @@ impl Shell {
             );
         }
         self.config = config;
+        self.learn_nodes();
         self.lift_size_limits();
         self.observed.expire();
         self.changes.wake();
         Ok(())
+    }
+
+    /// A configuration with a pool on each node with memory for one without a node.
+    ///
+    /// # Errors
+    /// Those of looking at the nodes.
+    pub(crate) fn on_this_machine(&self, mut config: Config) -> Result<Config> {
+        let nodes = self.provider.nodes(&self.roots)?;
+        config.spread(if nodes.is_empty() { &[Node(0)] } else { &nodes });
+        Ok(config)
+    }
+
+    /// Looks at which nodes have memory; a failure is told of by the checks of the pools.
+    fn learn_nodes(&mut self) {
+        let nodes = self.provider.nodes(&self.roots).unwrap_or_default();
+        self.incidents.set_nodes(nodes);
     }
 
     /// The pools that are being filled, with what they have ready and want.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reports: the present state, for every api.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use book::block::StateName;
 use units::{Counts, Domain, Pages, PoolKey, Uid};
 use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
+use super::health::Seen;
 use super::{Shell, since_boot};
 use crate::base::error::Result;
 
@@ -26,29 +27,52 @@ impl Shell {
         let mut loans = self.book.loans();
         self.peers.borrowers.fill_in(&mut loans, since_boot());
         let users = self.users(&loans);
+        let pools: Vec<_> = pools.collect();
+        let unknown_files = self.store.unknown().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot see what is on the mounts");
+            0
+        });
+        let fresh_reason = self.fresh_reason();
+        let (health, ailments) = self.health(Seen {
+            pools: &pools,
+            config: &self.config,
+            totals: &self.totals(),
+            drained: self.drain_mode.is_on(),
+            paused: self.workers.paused,
+            fresh_reason: fresh_reason.as_deref(),
+            unknown_files,
+        });
         Status {
             provider: self.provider.name(),
             kernel: self.provider.kernel(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            pools: pools.collect(),
+            pools,
             levels: self.book.levels(),
             loans,
             users,
             workers: self.workers.running,
             paused_by_pressure: self.workers.paused,
-            fresh_reason: self.fresh_reason(),
+            fresh_reason,
             drained: self.drain_mode.is_on(),
             tree: self.tree.as_ref().map(|path| path.display().to_string()),
-            unknown_files: self.store.unknown().unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot see what is on the mounts");
-                0
-            }),
+            unknown_files,
+            health,
+            ailments,
             counters: self.book.counters(),
         }
     }
 
-    /// Whoever holds anything.
+    /// The sizes of the kernel's pools, where they limit the daemon's.
+    fn totals(&self) -> BTreeMap<Domain, Pages> {
+        let total = |domain: Domain| (domain, self.observed.counts(domain).total);
+        match self.provider.owns_pages() {
+            true => self.book.domains().map(total).collect(),
+            false => BTreeMap::new(),
+        }
+    }
+
+    /// All users that hold memory.
     fn users(&self, loans: &[LoanStatus]) -> Vec<UserStatus> {
         let of = |account: Uid| UserStatus {
             uid: account,

@@ -201,7 +201,7 @@ impl Shell {
                 lease: its,
                 uid: part.map(|part| part.uid),
                 draining,
-                is_pinned: draining && block.hold() == HeldBy::Pinned,
+                is_pinned: draining && block.held_by() == HeldBy::Pinned,
                 domain: block.pool().domain(),
                 pages: block.pages(),
                 identity: self.store.identity(block.id()).ok()?,
@@ -310,6 +310,7 @@ impl Shell {
 mod tests {
     use super::*;
 
+    // Promise P256.
     #[test]
     fn free_blocks_are_looked_at_once_for_each_memory_error() {
         let mut errors = MemoryErrors::open(&Roots::default());

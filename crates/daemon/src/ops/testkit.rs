@@ -19,7 +19,7 @@ use testkit::child::alone;
 use units::{BlockId, Domain, LeaseId, Node, Owner, PageSize, Pages, Uid};
 use wire::{Hold, LendRequest};
 
-use super::{Granted, Handover, LoanStep, ReturnedBlocks, Shared, Shell};
+use super::{Dirs, Granted, Handover, LoanStep, ReturnedBlocks, Shared, Shell};
 use crate::base::user_queues::UserQueue;
 
 pub(crate) const SIZE: PageSize = PageSize::MIB_2;
@@ -59,7 +59,13 @@ impl Bed {
     fn start(dir: tempfile::TempDir, config: String, alone: MutexGuard<'static, ()>) -> Self {
         let roots = Roots { proc: dir.path().join("proc"), ..Roots::default() };
         let parsed = Config::from_toml(&config).expect("a configuration");
-        let started = Shell::start(parsed, &dir.path().join("run"), roots, true, [].into());
+        let started = Shell::start(
+            parsed,
+            Dirs { run: &dir.path().join("run"), state: None },
+            roots,
+            true,
+            [].into(),
+        );
         let started = started.expect("a start");
         let shell = Rc::new(RefCell::new(started.shell));
         Self { shell, returned: started.returned, dir, config, _alone: alone }

@@ -35,9 +35,9 @@ const USER_QUEUES_TIMEOUT: Duration = Duration::from_millis(5);
 /// How long a revocation waits for its memory to be free.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The result of a request for a loan.
+/// A loan, as its hold hands it to the borrower.
 #[derive(Debug)]
-pub(crate) enum NamedLoanStep {
+pub(crate) enum HeldLoan {
     /// A new loan, with the descriptors for its borrower.
     Descriptors(Handover),
     /// A new loan that its name holds.
@@ -64,14 +64,16 @@ pub(crate) async fn lend(
     place: &Place,
     asked: &mut Asked,
     borrower: (u32, u32),
-) -> Result<Result<NamedLoanStep, Refusal>, Error> {
+) -> Result<Result<HeldLoan, Refusal>, Error> {
     let begin = Instant::now();
     let mut granted = match until_granted(shell, place, asked, borrower, begin).await? {
         Ok(LoanStep::Granted(granted)) => granted,
-        Ok(LoanStep::Found(held)) => return Ok(Ok(NamedLoanStep::Found(held))),
+        Ok(LoanStep::Found(held)) => return Ok(Ok(HeldLoan::Found(held))),
         Err(Refusal::NameBusy) => return Ok(Err(Refusal::NameBusy)),
         Err(refusal) => {
-            shell.borrow().metrics.refused(Some(&refusal), begin.elapsed());
+            let mut shell = shell.borrow_mut();
+            shell.metrics.refused(Some(&refusal), begin.elapsed());
+            shell.incidents.refused(asked, &refusal);
             return Ok(Err(refusal));
         }
     };
@@ -91,11 +93,11 @@ pub(crate) async fn lend(
     }?;
     let metrics = &shell.borrow().metrics;
     match &lent {
-        NamedLoanStep::Descriptors(handover) => metrics.granted(&handover.loan, begin.elapsed()),
-        NamedLoanStep::Named { held, ready, kept } => {
+        HeldLoan::Descriptors(handover) => metrics.granted(&handover.loan, begin.elapsed()),
+        HeldLoan::Named { held, ready, kept } => {
             metrics.granted_of(*kept, *ready, held.pages, begin.elapsed());
         }
-        NamedLoanStep::Found(_) => {}
+        HeldLoan::Found(_) => {}
     }
     Ok(Ok(lent))
 }
@@ -167,11 +169,7 @@ fn worth_waiting(
 
 /// Gets a loan's files their pages, all pages for a `whole` loan. Then puts a name on the loan, if
 /// a name is to hold it.
-async fn made_ready(
-    shell: Shared,
-    mut granted: Granted,
-    whole: bool,
-) -> Result<NamedLoanStep, Error> {
+async fn made_ready(shell: Shared, mut granted: Granted, whole: bool) -> Result<HeldLoan, Error> {
     let filled = fill(&shell, &mut granted, whole).await;
     // From here to the rename there is no wait: a cancelled loan never gets its name.
     let filled = match filled {
@@ -189,12 +187,12 @@ async fn made_ready(
         shell.borrow_mut().record_whole(&granted);
     }
     match granted.handover.lease {
-        Lease::Descriptor(_) => Ok(NamedLoanStep::Descriptors(granted.handover)),
+        Lease::Descriptor(_) => Ok(HeldLoan::Descriptors(granted.handover)),
         Lease::Name => {
             let (ready, kept) = (granted.ready(), granted.handover.loan.kept);
             let held = shell.borrow_mut().hold_by_name(granted)?;
             shell.borrow().changes.wake();
-            Ok(NamedLoanStep::Named { held, ready, kept })
+            Ok(HeldLoan::Named { held, ready, kept })
         }
     }
 }

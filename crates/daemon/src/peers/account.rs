@@ -147,6 +147,7 @@ impl Subordinates {
 mod tests {
     use super::*;
 
+    // Promise P35.
     #[test]
     fn subordinates_are_their_users_by_name_and_number() {
         let text = "1000:100000:65536\ndaemon:165536:10\nroot:300000:9\nnobody_of_that_name:1:9\n\

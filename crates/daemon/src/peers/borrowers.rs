@@ -125,6 +125,7 @@ impl Borrowers {
 mod tests {
     use super::*;
 
+    // Promise P121.
     #[test]
     fn log_lines_about_loans_are_bounded_and_omitted_ones_counted() {
         let mut borrowers = Borrowers::default();
@@ -134,6 +135,7 @@ mod tests {
         assert_eq!(borrowers.log_budget(), Some(12));
     }
 
+    // Promise P120.
     #[test]
     fn processes_are_looked_up_once_for_concurrent_callers() {
         let mut borrowers = Borrowers::default();

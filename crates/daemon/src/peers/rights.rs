@@ -270,7 +270,7 @@ impl Rights {
     }
 
     /// Whether it may lend by name, and end loans by name.
-    pub(crate) fn may_lend_by_name(&self) -> Result<(), wire::Error> {
+    pub(crate) fn may_be_agent(&self) -> Result<(), wire::Error> {
         if self.is_master() || self.member().lends_by_name {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use book::config::{Config, MetricsConfig};
 use linux::process;
@@ -18,6 +18,7 @@ use crate::api::tree::Settings;
 use crate::base::error::Result;
 use crate::base::manager::Manager;
 use crate::ops::Shared;
+use crate::peers::metrics::OwnProcess;
 use crate::peers::rights::{Groups, SharedGroups};
 use crate::tasks::log::Log;
 use crate::tasks::workers::Pids;
@@ -52,6 +53,8 @@ pub(crate) struct Control {
     manager: RefCell<Option<Manager>>,
     endpoint: RefCell<Option<Endpoint>>,
     log: RefCell<Log>,
+    /// In seconds since 1970.
+    started: u64,
 }
 
 impl Control {
@@ -65,18 +68,24 @@ impl Control {
         let (manager, endpoint) = (RefCell::new(manager), RefCell::default());
         let (shell, groups) = (Rc::clone(shell), Rc::clone(groups));
         let log = RefCell::default();
-        Self { shell, groups, workers, source, agent_socket, manager, endpoint, log }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let started = now.map_or(0, |time| time.as_secs());
+        Self { shell, groups, workers, source, agent_socket, manager, endpoint, log, started }
     }
 
-    /// Begins to serve metrics where the configuration says so.
-    ///
-    /// # Errors
-    /// Those of listening there.
-    pub(crate) fn serve_metrics(&self) -> Result<()> {
+    /// Begins to serve metrics where the configuration says so. Memory is lent without them, too: a
+    /// taken address is a line of the log and of the service's health.
+    pub(crate) fn serve_metrics(&self) {
         let metrics = self.shell.borrow().config().metrics.clone();
-        let endpoint = self.endpoint_of(&metrics)?;
+        let (endpoint, failed) = match self.endpoint_of(&metrics) {
+            Ok(endpoint) => (endpoint, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        if let Some(error) = &failed {
+            tracing::error!(%error, "metrics are not served; all else is");
+        }
         self.endpoint.replace(endpoint);
-        Ok(())
+        self.shell.borrow_mut().incidents.listens("metrics", failed);
     }
 
     fn endpoint_of(&self, metrics: &MetricsConfig) -> Result<Option<Endpoint>> {
@@ -87,13 +96,15 @@ impl Control {
 
     fn metrics(&self) -> Source {
         let (shell, workers) = (Rc::clone(&self.shell), Rc::clone(&self.workers));
+        let started = self.started;
         Box::new(move || {
             let status = shell.borrow_mut().status();
             let shell = shell.borrow();
             // Nothing is waited for between the two looks, so that no worker is counted twice.
             let used = |pid: &u32| process::cpu_time(shell.roots(), *pid);
             let running: Duration = workers.borrow().keys().filter_map(used).sum();
-            shell.metrics.text(&status, running)
+            let resident = process::resident(shell.roots()).unwrap_or_default();
+            shell.metrics.text(&status, running, OwnProcess { started, resident })
         })
     }
 
@@ -131,7 +142,11 @@ impl Control {
                 manager.reloading();
             }
             let result = self.reload();
-            self.shell.borrow().metrics.reloaded(result.is_ok());
+            {
+                let mut shell = self.shell.borrow_mut();
+                shell.metrics.reloaded(result.is_ok());
+                shell.incidents.reloaded(result.as_ref().err().cloned());
+            }
             match result {
                 Ok(()) => tracing::info!("the configuration was read again and holds now"),
                 Err(error) => {
@@ -146,10 +161,12 @@ impl Control {
         let source = self.source.as_ref().ok_or("it cannot be read again")?;
         let config = (source.0)()?;
         let reported = |error: crate::Error| error.to_string();
+        let config = self.shell.borrow().on_this_machine(config).map_err(reported)?;
         let groups = Rc::new(Groups::from_config(&config).map_err(reported)?);
         Settings::check(&config).map_err(reported)?;
         let metrics = config.metrics.clone();
-        let moved = self.shell.borrow().config().metrics.listen != metrics.listen;
+        let is_off = self.endpoint.borrow().is_none() && metrics.listen.is_some();
+        let moved = is_off || self.shell.borrow().config().metrics.listen != metrics.listen;
         // What can fail comes first: an address that is taken refuses the whole configuration.
         let endpoint = if moved { self.endpoint_of(&metrics).map_err(reported)? } else { None };
         self.shell.borrow_mut().reload(config).map_err(reported)?;
@@ -162,6 +179,7 @@ impl Control {
         }
         if moved {
             self.endpoint.replace(endpoint);
+            self.shell.borrow_mut().incidents.listens("metrics", None);
         } else if let Some(endpoint) = self.endpoint.borrow().as_ref() {
             endpoint.answer_to(metrics.hosts);
         }

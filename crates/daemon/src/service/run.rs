@@ -18,16 +18,16 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
-use units::{Domain, Node, PageSize, Pages, PoolKey};
+use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey};
 use wire::DEFAULT_SOCKET;
 
 use crate::api::tree::{Settings, Tree};
-use crate::api::varlink::accept::{self, Api};
+use crate::api::varlink::{Api, accept};
 use crate::base::error::{Error, Result};
 use crate::base::files::{ALL_USERS_MODE, OWNER_ONLY, SocketName};
 use crate::base::manager::{InheritedSockets, Manager};
 use crate::ops::watchers;
-use crate::ops::{PoolSizes, Shared, Shell};
+use crate::ops::{Dirs, PoolSizes, Shared, Shell};
 use crate::peers::rights::{Groups, SharedGroups};
 use crate::service::control::{ConfigSource, Control};
 use crate::service::maintenance;
@@ -66,6 +66,9 @@ pub struct Options {
     pub agent_socket: Option<PathBuf>,
     /// Where block files, leases and mounts are.
     pub run_dir: PathBuf,
+    /// The directory that outlives a boot of the machine, with what pools have learnt about the
+    /// sizes of loans; default: the run directory, which does not.
+    pub state_dir: Option<PathBuf>,
     /// What to keep ready, for whom.
     pub config: Config,
     /// Plain memory (files in `run_dir`, which should be a tmpfs) instead of huge pages.
@@ -88,6 +91,7 @@ impl Default for Options {
             socket: PathBuf::from(DEFAULT_SOCKET),
             agent_socket: None,
             run_dir: PathBuf::from(DEFAULT_RUN_DIR),
+            state_dir: None,
             config: Config::default(),
             plain: false,
             worker_command: Vec::new(),
@@ -118,17 +122,70 @@ pub fn serve(options: Options) -> Result<()> {
 
 /// Says whether a daemon would start with these options, by what a start asks itself, and changes
 /// nothing: the configuration's rules, its groups, and what it wants of this machine. Whether the
-/// socket and the run directory are free is not looked at.
+/// socket and the run directory are free is not looked at. Returns a line for each thing that the
+/// daemon could not do.
 ///
 /// # Errors
 /// What the start would say.
-pub fn check(options: &Options) -> Result<()> {
-    let Options { config, roots, plain, .. } = options;
-    config.check()?;
+pub fn check(options: &Options) -> Result<Vec<String>> {
+    let Options { roots, plain, .. } = options;
+    options.config.check()?;
+    let config = &on_this_machine(&options.config, *plain, roots)?;
     Groups::from_config(config)?;
     Settings::check(config)?;
-    PoolProvider::choose(config, *plain, roots)?.check(config, roots)?;
-    Ok(())
+    let provider = PoolProvider::choose(config, *plain, roots)?;
+    provider.check(config, roots)?;
+    warnings(config, &provider, roots)
+}
+
+/// The configuration with a pool on each node with memory for one without a node.
+pub(crate) fn on_this_machine(config: &Config, plain: bool, roots: &Roots) -> Result<Config> {
+    let nodes = if plain { vec![Node(0)] } else { linux::numa::nodes(roots)? };
+    let mut config = config.clone();
+    config.spread(&nodes);
+    Ok(config)
+}
+
+/// What a daemon would start with and not do well.
+fn warnings(config: &Config, provider: &PoolProvider, roots: &Roots) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    let nodes = provider.nodes(roots)?;
+    for node in nodes.iter().filter(|node| config.pools.iter().all(|pool| pool.node != **node)) {
+        let remedy = "leave `node` out of a [[pool]], which is for all nodes then";
+        all.push(format!("node {node} has memory and no pool: {remedy}"));
+    }
+    if config.workers.max == 0 && config.pools.iter().any(|pool| pool.ready_high > Pages::ZERO) {
+        all.push(
+            "workers.max is 0: pools that want memory ready are filled by `prezero zero` alone"
+                .to_owned(),
+        );
+    }
+    for pool in config.pools.iter().filter(|pool| nodes.contains(&pool.node)) {
+        let size = pool.page_size;
+        let wanted = (pool.ready_high + pool.leave_free).bytes(size);
+        let memory = Bytes(linux::meminfo::node_memory(roots, pool.node)?.total_bytes);
+        if wanted > memory {
+            let node = pool.node;
+            all.push(format!(
+                "pool {}: {wanted} are wanted of {memory} on node {node}",
+                pool.key()
+            ));
+            continue;
+        }
+        let reserved =
+            config.reserve.iter().filter(|one| (one.node, one.page_size) == (pool.node, size));
+        let reserved = reserved.map(|one| one.pages).max().unwrap_or_default();
+        let there = linux::hugetlb::configured(roots, size, Some(pool.node))?;
+        let has = reserved.max(Pages(there)).max(pool.resize.size_max.unwrap_or_default());
+        if has < pool.ready_high {
+            let (key, has) = (pool.key(), has.bytes(size));
+            let remedy = "reserve more by [[reserve]], or set size_max";
+            all.push(format!(
+                "pool {key}: {wanted} are wanted, and the kernel's pool has {has}: {remedy}"
+            ));
+        }
+    }
+    Ok(all)
 }
 
 /// Does the work of the interface's `Drain` without a daemon: all unused blocks below `run_dir` go
@@ -159,7 +216,8 @@ pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
     let config = Config { pools: pools.into_iter().map(pool).collect(), ..Config::default() };
     let runtime = event_loop()?;
     let _runs = runtime.enter();
-    let mut shell = Shell::start(config, run_dir, roots.clone(), false, BTreeMap::new())?.shell;
+    let dirs = Dirs { run: run_dir, state: None };
+    let mut shell = Shell::start(config, dirs, roots.clone(), false, BTreeMap::new())?.shell;
     let drained = shell.drain(true).map_err(|error| Error::Drain(error.to_string()))?;
     shell.queues().wait(DRAIN_TIMEOUT);
     let end = Instant::now() + RESIZE_STOP_TIMEOUT;
@@ -214,7 +272,8 @@ fn make_room_for_descriptors(count: u64) {
 }
 
 /// From start to end, step by step. What fails leaves nothing behind but directories.
-async fn main(options: Options, until: Until) -> Result<()> {
+async fn main(mut options: Options, until: Until) -> Result<()> {
+    options.config = on_this_machine(&options.config, options.plain, &options.roots)?;
     let is_embedded = matches!(until, Until::Requested { .. });
     signals::keep_children()?;
     let inherited =
@@ -224,22 +283,26 @@ async fn main(options: Options, until: Until) -> Result<()> {
     // The socket first: it is what tells two daemons apart.
     let (listener, socket) = listen(inherited.listener, &options.socket, ALL_USERS_MODE)?;
     let _lock = lock(&options.run_dir).await?;
-    let agents = match &options.agent_socket {
-        Some(path) => Some(listen(inherited.agent_listener, path, OWNER_ONLY)?),
-        None => None,
+    let (agents, unserved) = match &options.agent_socket {
+        Some(path) => match listen_for_agents(inherited.agent_listener, path, &groups) {
+            Ok(listening) => (Some(listening), None),
+            Err(error) => (None, Some(error.to_string())),
+        },
+        None => (None, None),
     };
     let (agents, agent_socket) = agents.unzip();
-    if let Some(path) = &options.agent_socket {
-        crate::base::files::restrict(path, groups.borrow().agent())?;
-    }
     let shell = take_over(&options, inherited.stored)?;
+    if let Some(error) = &unserved {
+        tracing::error!(%error, "agents are not served; all else is");
+    }
+    shell.borrow_mut().incidents.listens("the agents' socket", unserved);
     give_way(options.config.nice);
     let tree = plant(tree, &shell, &groups, &options).await?;
     let mut workers = Workers::new(options.worker_command.clone());
     let manager = Manager::new(options.managed);
     let read_again = (options.source.clone(), options.agent_socket.clone());
     let control = Control::new(&shell, &groups, workers.pids(), read_again, manager);
-    control.serve_metrics()?;
+    control.serve_metrics();
     tokio::select! {
         () = accept::accept(Api::Borrowers, listener, Rc::clone(&shell), Rc::clone(&groups)) => {}
         () = listen_to_agents(agents, &shell, &groups) => {}
@@ -284,6 +347,17 @@ fn listen(
     Ok((UnixListener::from_std(listener).map_err(failed)?, own))
 }
 
+/// The agents' socket, with its group. Memory is lent without agents, too.
+fn listen_for_agents(
+    inherited: Option<std::os::unix::net::UnixListener>,
+    path: &Path,
+    groups: &SharedGroups,
+) -> Result<(UnixListener, Option<SocketName>)> {
+    let listening = listen(inherited, path, OWNER_ONLY)?;
+    crate::base::files::restrict(path, groups.borrow().agent())?;
+    Ok(listening)
+}
+
 /// Serves agents for ever, if there is a socket for them.
 async fn listen_to_agents(agents: Option<UnixListener>, shell: &Shared, groups: &SharedGroups) {
     match agents {
@@ -312,8 +386,9 @@ pub(crate) async fn lock(run_dir: &Path) -> Result<std::fs::File> {
 
 /// What an earlier daemon left, and who watches over it.
 fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Shared> {
-    let Options { config, run_dir, roots, plain, .. } = options;
-    let started = Shell::start(config.clone(), run_dir, roots.clone(), *plain, stored)?;
+    let Options { config, run_dir, state_dir, roots, plain, .. } = options;
+    let dirs = Dirs { run: run_dir, state: state_dir.as_deref() };
+    let started = Shell::start(config.clone(), dirs, roots.clone(), *plain, stored)?;
     let shell = Rc::new(RefCell::new(started.shell));
     watchers::returned(&shell, started.returned);
     watchers::unmap_events(&shell);

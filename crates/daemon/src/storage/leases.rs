@@ -143,6 +143,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::{Duration, Instant};
 
+    // Promise P160.
     #[test]
     fn user_that_blocks_its_queue_delays_no_start() {
         let dir = tempfile::tempdir().unwrap();

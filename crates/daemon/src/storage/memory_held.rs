@@ -88,6 +88,7 @@ mod tests {
         assert!(!held.close(LeaseId(1)), "it is over");
     }
 
+    // Promise P96.
     #[test]
     fn a_bounded_look_comes_round_to_everything() {
         let all = [1, 3, 5, 7];

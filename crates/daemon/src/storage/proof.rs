@@ -270,6 +270,7 @@ fn by_lease(file: &BlockFile) -> Reach {
 mod tests {
     use super::*;
 
+    // Promise P251.
     #[test]
     fn effects_caused_by_a_borrower_can_be_known() {
         let page = PageSize::MIB_2;

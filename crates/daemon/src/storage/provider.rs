@@ -133,6 +133,19 @@ impl PoolProvider {
         }
     }
 
+    /// The nodes that loans may lie on; plain memory lies where the kernel puts it.
+    pub(crate) fn nodes(&self, roots: &Roots) -> Result<Vec<Node>> {
+        match self {
+            Self::Plain => Ok(Vec::new()),
+            Self::Stock | Self::Kernel(_) => Ok(numa::nodes(roots)?),
+        }
+    }
+
+    /// Whether the kernel's pool is what limits the daemon's own.
+    pub(crate) fn owns_pages(&self) -> bool {
+        matches!(self, Self::Stock)
+    }
+
     /// Fails for a node that the machine lacks.
     ///
     /// # Errors

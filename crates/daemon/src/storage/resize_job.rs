@@ -315,6 +315,7 @@ mod tests {
         assert!(why.contains("1G of memory are available"), "{why}");
     }
 
+    // Promise P199.
     #[test]
     fn a_pool_does_not_grow_while_programs_wait_for_memory() {
         let machine = Machine::new(3, 0, "8G");

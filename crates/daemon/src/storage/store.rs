@@ -257,11 +257,13 @@ impl Store {
                     tracing::warn!(%error, "pages are free only when their last user is gone");
                 }
             }
-            if let Err(error) = event(|| dir.unlink(GONE, &name)) {
-                tracing::error!(%error, "a file stays until the next start");
-            }
-            flag.store(true, Ordering::Release);
-            freed();
+            event(|| {
+                if let Err(error) = dir.unlink(GONE, &name) {
+                    tracing::error!(%error, "a file stays until the next start");
+                }
+                flag.store(true, Ordering::Release);
+                freed();
+            });
         });
     }
 

@@ -185,6 +185,7 @@ mod tests {
         assert!(watched.file(BlockId(MAX_WATCHED_BLOCKS as u64)).is_none());
     }
 
+    // Promise P258.
     #[test]
     fn events_that_are_lost_have_every_block_looked_at() {
         let place = tempfile::tempdir().unwrap();

@@ -257,6 +257,8 @@ mod tests {
         assert!(report(ExitStatus::from_raw(9), some).is_err(), "killed");
     }
 
+    // Promise P49 (tree): Writers delay no writer of another user, and no user delays root: a
+    // user, subordinates included, has 8 delegated workers at a time, all but root 64.
     #[test]
     fn one_users_workers_leave_slots_to_others_and_root() {
         let dir = tempfile::tempdir().unwrap();

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use units::{Bytes, PageSize, Pages, PoolKey};
-use wire::{Counters, PoolStatus};
+use wire::{Ailment, AilmentCause, Counters, PoolStatus};
 
-use crate::ops::Shared;
+use crate::ops::{LoggedIncident, Shared};
 
 /// The shortest time between two lines about the same kind of trouble.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -24,6 +24,7 @@ pub(crate) struct Log {
     /// When a filling of a pool was told of last, and how many were not since.
     fillings: BTreeMap<PoolKey, (Instant, u64)>,
     refusals_at: Option<Instant>,
+    incidents_at: Option<Instant>,
     given_back_at: Option<Instant>,
 }
 
@@ -82,6 +83,9 @@ impl Log {
         if status.pools.is_empty() {
             tracing::warn!("no pool is configured: there is nothing to lend");
         }
+        for Ailment { found, remedy, .. } in &status.ailments {
+            tracing::warn!(%found, %remedy, "the service is {}", status.health);
+        }
     }
 
     /// What happened since the last look.
@@ -100,15 +104,42 @@ impl Log {
         let refused = counters.refusals - self.logged.refusals;
         if refused > 0 && due(self.refusals_at) {
             let granted = counters.loans - self.logged.loans;
-            tracing::warn!(refused, granted, "refused loans; `prezero status` shows what there is");
+            tracing::warn!(
+                refused,
+                granted,
+                "refused loans; `prezero doctor` has causes and remedies"
+            );
             (self.logged.refusals, self.logged.loans) = (counters.refusals, counters.loans);
             self.refusals_at = Some(Instant::now());
+        }
+        if due(self.incidents_at) {
+            self.log_incidents(shell);
         }
         let given = counters.released_bytes.saturating_sub(self.logged.released_bytes);
         if given > Bytes(0) && due(self.given_back_at) {
             tracing::info!(bytes = %given, "gave pages back to the kernel for others");
             self.logged.released_bytes = counters.released_bytes;
             self.given_back_at = Some(Instant::now());
+        }
+    }
+
+    /// The last incident of each kind: with its user, size and reason.
+    fn log_incidents(&mut self, shell: &Shared) {
+        let incidents = shell.borrow_mut().incidents.take_unlogged();
+        if !incidents.is_empty() {
+            self.incidents_at = Some(Instant::now());
+        }
+        for LoggedIncident { cause, uid, pid, bytes, what, count } in incidents {
+            match cause {
+                AilmentCause::Stranger => {
+                    let group = shell.borrow().config().lend_group.clone().unwrap_or_default();
+                    tracing::warn!(%uid, ?pid, lend_group = %group, count, "a user may not borrow: it {what}");
+                }
+                AilmentCause::Blocks => {
+                    tracing::warn!(%uid, %bytes, count, "a loan is larger than every ready block: it {what}");
+                }
+                _ => tracing::warn!(%uid, %bytes, count, "refused a loan: {what}"),
+            }
         }
     }
 

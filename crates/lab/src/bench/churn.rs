@@ -298,7 +298,8 @@ fn ends_of_loans(
     for _ in 0..samples {
         plan.go_on()?;
         let loan = client.lend(&request)?;
-        let memory = loan.map()?;
+        let row: Vec<_> = loan.parts().map(|(fd, part)| (fd, part.bytes.0)).collect();
+        let memory = linux::Mapping::map_row(&row, PAGE)?;
         drop(loan);
         memory.fill(0..1, 1);
         let zeroable = |client: &mut Client| -> Result<bool, Failure> {
@@ -384,12 +385,12 @@ fn borrow(
                 other => break other?,
             }
         };
-        let memory = loan.map()?;
+        let mut memory = loan.map()?;
         for page in (0..memory.len()).step_by(2 << 20) {
-            memory.fill(page..page + 1, 1);
+            memory[page] = 1;
         }
         run.latencies.push(begin.elapsed().as_secs_f64() * 1e3);
-        run.ready += loan.ready_bytes().0;
+        run.ready += memory.loan().ready_bytes().0;
         run.bytes += bytes.0;
         Ok(())
     })

@@ -216,15 +216,12 @@ fn huge(
             }
             Way::Lend => {
                 scene.fill(plan)?;
-                let (loan, took) = clock::time(1, || {
-                    let loan = scene.lend(false)?;
-                    let memory = loan.map()?;
-                    for at in (0..memory.len()).step_by(page_len(page)) {
-                        memory.fill(at..at + 1, 1);
-                    }
-                    Ok::<_, Failure>((loan, memory))
+                let (memory, took) = clock::time(1, || {
+                    let mut memory = scene.lend(false)?.map()?;
+                    touch(&mut memory, page);
+                    Ok::<_, Failure>(memory)
                 });
-                drop(loan?);
+                drop(memory?);
                 scene.release(&plan.stop)?;
                 took
             }

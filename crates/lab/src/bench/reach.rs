@@ -357,6 +357,7 @@ mod tests {
         assert!(value.is_some_and(|value| (value - expected).abs() < 0.005), "{value:?}");
     }
 
+    // Promise P69.
     #[test]
     fn unmeasured_part_is_named_when_it_was_not_run() {
         for (reach, part) in all(&nothing()).iter().zip([
@@ -382,6 +383,9 @@ mod tests {
         assert_says(&reach, &["too coarse"]);
     }
 
+    // Promise P69 (years): `prezero bench` puts each ratio beside what memory and kernel made
+    // possible in the same run and holds no bound; stopped or killed, it leaves nothing that the
+    // next run does not find.
     #[test]
     fn ratio_is_a_fraction_of_the_rates_of_kernel_and_memory() {
         let mut evidence = evidence();

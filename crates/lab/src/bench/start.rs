@@ -9,7 +9,7 @@ use super::{Bench, jvm, postgres};
 use crate::figure::{Chart, Labels, Part, Row, Shape};
 use crate::rig::qemu::Qemu;
 use crate::rig::{Pool, starts};
-use cli::exit::{Exit, Failure};
+use cli::exit::Failure;
 
 /// Software emulation works everywhere; a guest that is never run costs the same with KVM.
 const ACCEL: &str = "tcg";
@@ -85,7 +85,7 @@ pub(super) fn skip_if_failed<T>(
 ) -> Result<Option<T>, Failure> {
     match done {
         Ok(Ok(measured)) => return Ok(Some(measured)),
-        Ok(Err(failure)) if failure.exit == Exit::Interrupted => return Err(failure),
+        Ok(Err(failure)) if failure.exit.is_stop() => return Err(failure),
         Ok(Err(failure)) => part.skip(format!("{program}: {failure}")),
         Err(why) => part.skip(format!("{program}: {why}")),
     }

@@ -17,6 +17,7 @@ use crate::rig::{Plan, Scene};
 use cli::exit::Failure;
 use cli::inherited::Inherited;
 use cli::output;
+use units::Bytes;
 
 /// The line that ends the measurement; the guest's memory follows it.
 const MARK: &str = "prezero-guest: MemTotal";
@@ -27,6 +28,8 @@ const INIT: &[u8] = b"#!/bin/busybox sh
 echo \"prezero-guest: $(/bin/busybox head -n 1 /proc/meminfo)\"
 exec /bin/busybox poweroff -f
 ";
+/// A smaller guest cannot unpack its initramfs.
+const MIN_GUEST: Bytes = Bytes(192 << 20);
 /// A kernel under software emulation takes 5 to 20 s.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -48,6 +51,11 @@ pub(super) fn measure(
     qemu: &Qemu,
     kernel: Option<&Path>,
 ) -> Result<Option<Boots>, Failure> {
+    if scene.bytes() < MIN_GUEST {
+        let size = scene.bytes();
+        output::note(&format!("no kernel is booted in {size}: it needs {MIN_GUEST} or more"));
+        return Ok(None);
+    }
     let kernel = match kernel {
         Some(path) => {
             File::open(path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
@@ -67,6 +75,8 @@ pub(super) fn measure(
         output::note("no static busybox, so no kernel is booted: apt-get install busybox-static");
         return Ok(None);
     };
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    output::note(&format!("boots {name} in three such guests ({})", qemu.accel()));
     let initramfs = scene.run_dir().join("initramfs");
     Initramfs::new(busybox, INIT).write(&initramfs)?;
     let boot = Boot { kernel: &kernel, initramfs: &initramfs };

@@ -79,8 +79,8 @@ pub(crate) struct Args {
     /// With --in-vm: the module to load there (default: the one that DKMS built)
     #[arg(long, value_name = "FILE", requires = "in_vm")]
     guest_module: Option<PathBuf>,
-    /// How QEMU runs the guest: tcg works everywhere, kvm needs /dev/kvm
-    #[arg(long, value_name = "NAME", default_value = "tcg", value_parser = ["tcg", "kvm"])]
+    /// How QEMU runs the guest: tcg works everywhere, auto takes kvm where /dev/kvm works
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ["auto", "tcg", "kvm"])]
     accel: String,
     /// Threads that fill the pool, and preallocate in QEMU (default: the CPUs it may use)
     #[arg(short = 'j', long = "threads", value_name = "N")]
@@ -100,6 +100,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let plan = Plan { rounds: args.rounds, threads, stop };
     let backing = Backing::choose(&roots);
     let size = size(args, &roots, &backing)?;
+    output::note("reserves huge pages and starts a daemon of its own; Ctrl-C puts all back");
     let mut rig = Rig::open(roots.clone(), backing)?;
     let mut report =
         DemoReport::new(cli::machine::describe(&roots)?, rig.provider(), threads, size);
@@ -114,10 +115,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         let Some(mut scene) = rig.set(&plan, Pool::new(page, size))? else { continue };
         // A guest of much less memory than was asked for shows QEMU's own start, not its memory's.
         let worth_it = scene.bytes().0 >= size.0 / 2 || Some(page) == last;
+        let (bytes, rounds) = (scene.bytes(), cli::output::count(plan.rounds.into(), "round"));
         if let Some(qemu) = qemu.as_ref().filter(|_| report.starts.is_none() && worth_it) {
+            output::note(&format!(
+                "starts QEMU with {bytes} of {page} pages in four ways, {rounds}"
+            ));
             report.starts = Some(starts::measure(&plan, &mut scene, qemu)?);
             report.boots = boots::measure(&plan, &mut scene, qemu, args.guest_kernel.as_deref())?;
         }
+        output::note(&format!("maps {bytes} of {page} pages in two ways, {rounds}"));
         report.maps.push(maps::measure(&plan, &mut scene)?);
         scene.clear_away()?;
     }

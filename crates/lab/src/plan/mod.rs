@@ -163,7 +163,14 @@ pub(crate) fn run(args: &Args) -> Outcome {
     }
     let fleets = fleets(args)?;
     let cells = all(&fleets, &asks, &stop)?;
-    let report = PlanReport::new(&asks, args.nodes, args.memory, args.want, cells);
+    let report = PlanReport::new(
+        &asks,
+        args.nodes,
+        args.memory,
+        args.want,
+        (args.page_size, args.block),
+        cells,
+    );
     if let Some(path) = &args.report {
         let html = report.html().map_err(Failure::failed)?;
         std::fs::write(path, html)
@@ -176,8 +183,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
 /// The loans, in whole pages and at their speed.
 fn loans(args: &Args) -> Result<Vec<Ask>, Failure> {
     let mut asks = match &args.trace {
-        Some(path) => trace::read(path, args.format)
-            .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?,
+        Some(path) => {
+            let file = path.display();
+            let read = trace::read(path, args.format)
+                .map_err(|why| Failure::failed(format!("{file}: {why}")))?;
+            if let Some(left_out) = &read.left_out {
+                output::note(&format!("{file}: {left_out}"));
+            }
+            read.asks
+        }
         None => generate::trace(&shape(args), args.generated.seed),
     };
     let beyond = asks.iter().enumerate().find_map(|(at, ask)| {
@@ -302,7 +316,7 @@ fn all(fleets: &[Fleet], asks: &[Ask], stop: &Stop) -> Result<Vec<Cell>, Failure
         work();
     });
     if stop.is_set() {
-        return Err(Failure::interrupted());
+        return Err(Failure::stopped(stop));
     }
     let mut done = done.into_inner().expect("every thread has ended");
     done.sort_by_key(|(at, _)| *at);

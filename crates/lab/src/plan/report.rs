@@ -4,10 +4,10 @@
 use std::error::Error;
 use std::io::{self, Write};
 
-use ::plan::{Ask, Fleet, NodeKind, Outcome, seconds};
+use ::plan::{Ask, Fleet, Outcome, PeakDemand, seconds};
 use cli::output::Record;
 use serde::Serialize;
-use units::Bytes;
+use units::{Bytes, PageSize};
 
 use crate::figure::{Chart, Part, Row, Shape, quantile, short};
 use crate::page::{self, escape, section};
@@ -23,7 +23,8 @@ pub(super) struct Cell {
     refused: usize,
     /// The share of lent bytes that were ready.
     hit_rate: f64,
-    /// What a loan's start takes longer than with all of it ready.
+    /// What a loan's start takes longer than with all of it ready: null in JSON for a loan that
+    /// found no room.
     added_p50_seconds: f64,
     added_p95_seconds: f64,
     added_p99_seconds: f64,
@@ -32,37 +33,16 @@ pub(super) struct Cell {
     fault_cpu_seconds: f64,
     /// Bytes that were ready and unlent, of all nodes, on average over the time.
     withheld_bytes: f64,
-    /// The pool's table of prezero.toml.
-    pool: String,
-}
-
-/// The share of loans without room above which there is no advice: what is kept ready is not what
-/// such nodes lack.
-const MAX_REFUSED: f64 = 0.01;
-
-/// A kind of node as prezero.toml says it.
-fn table(kind: &NodeKind) -> String {
-    let mut text = format!("[[pool]]\npage_size = \"{}\"\n", kind.page_size);
-    if kind.learns() {
-        text += &format!("ready = \"{}\"\n", kind.ready_high);
-    } else {
-        text += &format!("pages_per_block = {}\n", kind.pages_per_block.0);
-        if kind.ready_low != kind.ready_high {
-            text += &format!("ready_low = \"{}\"\n", kind.ready_low);
-        }
-        text += &format!("ready_high = \"{}\"\n", kind.ready_high);
-    }
-    if kind.in_place {
-        text += "recycle = \"in-place\"\n";
-    }
-    text
 }
 
 impl Cell {
     pub(super) fn new(fleet: &Fleet, outcome: Outcome) -> Self {
+        // A loan without room waits for ever.
+        let without_room = std::iter::repeat_n(f64::INFINITY, outcome.refused);
+        let starts: Vec<_> = outcome.added.iter().copied().chain(without_room).collect();
         let added = |part| {
-            let at = quantile(&outcome.added, part);
-            if at.is_finite() { at } else { 0.0 }
+            let at = quantile(&starts, part);
+            if at.is_nan() { 0.0 } else { at }
         };
         let unbacked = Bytes(outcome.bytes - outcome.ready_bytes);
         Self {
@@ -79,29 +59,33 @@ impl Cell {
             zeroing_cpu_seconds: outcome.zeroing,
             fault_cpu_seconds: seconds(unbacked, fleet.fault_rate),
             withheld_bytes: outcome.withheld_bytes(),
-            pool: table(&fleet.kind),
         }
     }
 
-    /// Whether loans find room, but for a few.
-    fn is_roomy(&self) -> bool {
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
-        let (refused, loans) = (self.refused as f64, self.loans as f64);
-        refused <= loans * MAX_REFUSED
+    fn settings(&self) -> String {
+        let (high, low) = (Bytes(self.ready_high_bytes), Bytes(self.ready_low_bytes));
+        let workers = cli::output::count(u64::from(self.workers), "worker");
+        format!(
+            "keep {high} ready per node (ready_low {low}), with {workers} each and loans placed {}",
+            self.placement
+        )
     }
 
-    fn settings(&self) -> String {
-        let high = Bytes(self.ready_high_bytes);
-        let workers = cli::output::count(u64::from(self.workers), "worker");
-        // Of the placements the one that few schedulers have.
-        let whose = if self.placement == "ready-first" {
-            " (as Kubernetes does with prezero's driver)"
-        } else {
-            ""
+    /// The tables of prezero.toml.
+    fn config(&self, page: PageSize, block: Option<Bytes>) -> String {
+        let (low, high) = (Bytes(self.ready_low_bytes), Bytes(self.ready_high_bytes));
+        let blocks = match block {
+            // Learnt from the loans.
+            None => format!("ready = \"{high}\"\n"),
+            Some(block) => format!(
+                "pages_per_block = {}\nready_low = \"{low}\"\nready_high = \"{high}\"\n",
+                block.0.div_ceil(page.bytes()).max(1)
+            ),
         };
         format!(
-            "keep {high} ready per node, with {workers} each and loans placed {}{whose}",
-            self.placement
+            "[workers]\nmax = {}\n\n# Once for each node: node = 0, 1, ...\n[[pool]]\nnode = 0\n\
+             page_size = \"{page}\"\n{blocks}",
+            self.workers
         )
     }
 
@@ -110,14 +94,13 @@ impl Cell {
         if self.refused > 0 {
             text += &format!(", {} of {} loans find no room", self.refused, self.loans);
         }
-        if self.added_p95_seconds < 0.001 {
+        if self.added_p95_seconds.is_infinite() {
+            text += ", and 1 start in 20 or more never comes";
+        } else if self.added_p95_seconds < 0.001 {
             text += ", and 19 of 20 starts wait for nothing";
         } else {
             let added = short(self.added_p95_seconds);
             text += &format!(", and 1 start in 20 waits {added} s or more");
-        }
-        if self.added_p99_seconds >= 0.001 {
-            text += &format!(" (1 in 100: {} s)", short(self.added_p99_seconds));
         }
         text
     }
@@ -138,14 +121,26 @@ pub(super) struct PlanReport {
     want: u8,
     runs: Vec<Cell>,
     advice: String,
+    /// The recommended setting as prezero.toml has it.
+    config: Option<String>,
 }
 
 impl PlanReport {
-    pub(super) fn new(asks: &[Ask], nodes: usize, node: Bytes, want: u8, runs: Vec<Cell>) -> Self {
+    pub(super) fn new(
+        asks: &[Ask],
+        nodes: usize,
+        node: Bytes,
+        want: u8,
+        (page, block): (PageSize, Option<Bytes>),
+        runs: Vec<Cell>,
+    ) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let room = Room::new(asks, node);
-        let advice = advice(&runs, want, &room);
+        let too_small = too_small(asks, nodes, node, &runs);
+        // No table to paste where none helps.
+        let chosen = chosen(&runs, want).filter(|_| too_small.is_none());
+        let config = chosen.map(|(run, _)| run.config(page, block));
+        let advice = too_small.unwrap_or_else(|| advice(&runs, want));
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
@@ -156,6 +151,7 @@ impl PlanReport {
             want,
             runs,
             advice,
+            config,
         }
     }
 
@@ -242,87 +238,58 @@ impl Record for PlanReport {
     fn human(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.heading())?;
         self.part().human(out)?;
-        writeln!(out, "\n{}", self.advice)
-    }
-}
-
-/// How much room the loans of a trace need.
-#[derive(Debug)]
-struct Room {
-    node: Bytes,
-    largest: Bytes,
-    /// The most that is lent at a time.
-    peak: Bytes,
-}
-
-impl Room {
-    fn new(asks: &[Ask], node: Bytes) -> Self {
-        let ends = asks.iter().filter(|ask| ask.lifetime.is_finite());
-        let mut changes: Vec<_> = asks
-            .iter()
-            .map(|ask| (ask.arrival, true, ask.bytes.0))
-            .chain(ends.map(|ask| (ask.arrival + ask.lifetime, false, ask.bytes.0)))
-            .collect();
-        // At one time the ends first.
-        changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let (mut lent, mut peak) = (0_u64, 0);
-        for (_, is_lent, bytes) in changes {
-            lent = if is_lent { lent.saturating_add(bytes) } else { lent.saturating_sub(bytes) };
-            peak = peak.max(lent);
+        writeln!(out, "\n{}", self.advice)?;
+        match &self.config {
+            Some(config) => write!(out, "\nin prezero.toml:\n\n{config}"),
+            None => Ok(()),
         }
-        let largest = asks.iter().map(|ask| ask.bytes.0).max().unwrap_or(0);
-        Self { node, largest: Bytes(largest), peak: Bytes(peak) }
-    }
-
-    /// Which nodes would do.
-    fn says(&self) -> String {
-        if self.largest > self.node {
-            return format!(
-                "the largest loan has {}, and a node has {}: raise --memory",
-                self.largest, self.node
-            );
-        }
-        let nodes = self.peak.0.div_ceil(self.node.0.max(1));
-        format!(
-            "at most {} GiB are lent at a time, which is all of {nodes} nodes with {}: raise \
-             --nodes or --memory",
-            short(gib(self.peak.0)),
-            self.node
-        )
     }
 }
 
-/// The smallest setting that reaches the wanted share; of equals the one that refuses least. There
-/// is none where loans find no room.
-fn advice(runs: &[Cell], want: u8, room: &Room) -> String {
-    let fewest = runs.iter().min_by_key(|run| run.refused);
-    if let Some(run) = fewest.filter(|run| !run.is_roomy()) {
-        return format!(
-            "no advice for such nodes: {} of {} loans find no room at best. {}",
-            run.refused,
-            run.loans,
-            room.says()
-        );
+/// Loans without room at which no setting of a pool is worth a recommendation, in percent.
+const MAX_REFUSED_PERCENT: usize = 1;
+
+/// Says so where the machines are too small or too few for the trace, however their pools are set.
+fn too_small(asks: &[Ask], nodes: usize, node: Bytes, runs: &[Cell]) -> Option<String> {
+    let least = runs.iter().min_by_key(|run| run.refused)?;
+    if least.refused * 100 <= least.loans * MAX_REFUSED_PERCENT {
+        return None;
     }
-    let enough = runs
-        .iter()
-        .filter(|run| run.is_roomy())
-        .filter(|run| run.hit_rate * 100.0 >= f64::from(want));
+    let peak = PeakDemand::of(asks, node);
+    let all = Bytes(node.0.saturating_mul(nodes as u64));
+    let needed = match peak.nodes {
+        Some(needed) => format!("all of them fit on {needed} nodes of {node}"),
+        None => format!("a loan is larger than a node of {node}"),
+    };
+    Some(format!(
+        "the machines are too small or too few for these loans: {} are lent at once, {nodes} nodes \
+         have {all}, and {} of {} loans find no room, however much is kept ready; {needed}",
+        peak.bytes, least.refused, least.loans
+    ))
+}
+
+/// The smallest setting that reaches the wanted share; of equals the one that refuses least.
+fn advice(runs: &[Cell], want: u8) -> String {
+    match chosen(runs, want) {
+        Some((run, true)) => format!("{}: {}", run.settings(), run.comes_to()),
+        Some((best, false)) => format!(
+            "nothing that was tried makes {want} % ready; the best is to {}: {}",
+            best.settings(),
+            best.comes_to()
+        ),
+        None => "nothing was run".to_owned(),
+    }
+}
+
+/// That run, or the one with most ready if none reaches the share, and whether it does.
+fn chosen(runs: &[Cell], want: u8) -> Option<(&Cell, bool)> {
+    let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
     let least = enough.min_by(|a, b| {
         let by_cost = (a.ready_high_bytes, a.workers).cmp(&(b.ready_high_bytes, b.workers));
         by_cost.then(a.refused.cmp(&b.refused)).then(b.hit_rate.total_cmp(&a.hit_rate))
     });
-    if let Some(run) = least {
-        return format!("{}: {}\n\n{}", run.settings(), run.comes_to(), run.pool);
-    }
-    let Some(best) = runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate)) else {
-        return "nothing was run".to_owned();
-    };
-    format!(
-        "nothing that was tried makes {want} % ready; the best is to {}: {}",
-        best.settings(),
-        best.comes_to()
-    )
+    let most = || runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate));
+    least.map(|run| (run, true)).or_else(|| Some((most()?, false)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
@@ -349,19 +316,7 @@ mod tests {
             zeroing_cpu_seconds: 3.0,
             fault_cpu_seconds: 4.0,
             withheld_bytes: 5e9,
-            pool: format!("[[pool]]\nready = \"{high}G\"\n"),
         }
-    }
-
-    fn room() -> Room {
-        let ask = |arrival, gib: u64, lifetime| Ask {
-            arrival,
-            bytes: Bytes(gib << 30),
-            lifetime,
-            node: None,
-        };
-        let asks = [ask(0.0, 64, 10.0), ask(5.0, 32, f64::INFINITY), ask(10.0, 40, 1.0)];
-        Room::new(&asks, Bytes(64 << 30))
     }
 
     #[test]
@@ -372,34 +327,68 @@ mod tests {
             cell(64, "ready-first", 0.97),
             cell(128, "packed", 0.99),
         ];
-        let text = advice(&runs, 95, &room());
-        assert!(text.starts_with("keep 64G ready per node, with 1 worker each"), "{text}");
-        assert!(text.contains("ready-first (as Kubernetes does"), "{text}");
-        assert!(text.contains("97.0 %") && text.contains("(1 in 100: 2.50 s)"), "{text}");
-        assert!(text.ends_with("[[pool]]\nready = \"64G\"\n"), "{text}");
-        let text = advice(&runs, 100, &room());
+        let text = advice(&runs, 95);
+        assert!(text.starts_with("keep 64G ready per node (ready_low 32G)"), "{text}");
+        assert!(text.contains("1 worker each and loans placed ready-first: 97.0 %"), "{text}");
+        let text = advice(&runs, 100);
         assert!(text.starts_with("nothing that was tried makes 100 % ready; the best"), "{text}");
         assert!(text.contains("keep 128G ready"), "{text}");
     }
 
+    const SHAPE: (PageSize, Option<Bytes>) = (PageSize::GIB_1, Some(Bytes(8 << 30)));
+
     #[test]
-    fn nodes_without_room_get_no_advice() {
-        let full = |refused| Cell { refused, loans: 1000, ..cell(64, "packed", 0.99) };
-        let text = advice(&[full(11), full(500)], 95, &room());
-        assert!(text.starts_with("no advice for such nodes: 11 of 1000 loans"), "{text}");
-        // 64 GiB until the tenth second, and 32 of them besides.
-        assert!(text.contains("96.0 GiB are lent at a time"), "{text}");
-        assert!(text.contains("2 nodes with 64G"), "{text}");
-        let small = Room { node: Bytes(32 << 30), ..room() };
-        assert!(small.says().contains("the largest loan has 64G, and a node has 32G"));
-        assert!(advice(&[full(10), full(500)], 95, &room()).starts_with("keep 64G"));
+    fn plan_ends_with_a_configuration_to_paste() {
+        let runs = vec![cell(32, "packed", 0.45), cell(64, "packed", 0.99)];
+        let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
+        let report = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, SHAPE, runs);
+        let mut out = Vec::new();
+        report.human(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let (_, config) = text.split_once("in prezero.toml:\n\n").unwrap();
+        let config = book::config::Config::from_toml(config).unwrap();
+        assert_eq!((config.workers.max, config.pools.len()), (1, 1));
+        assert!(text.ends_with("ready_low = \"32G\"\nready_high = \"64G\"\n"), "{text}");
+    }
+
+    #[test]
+    fn fleet_that_is_too_small_gets_no_recommendation() {
+        let asks: Vec<_> = (0..100)
+            .map(|at| Ask {
+                arrival: f64::from(at) * 60.0,
+                bytes: Bytes(48 << 30),
+                lifetime: f64::INFINITY,
+                node: None,
+            })
+            .collect();
+        let full = Cell {
+            loans: 100,
+            refused: 96,
+            added_p95_seconds: f64::INFINITY,
+            ..cell(64, "packed", 1.0)
+        };
+        let report = PlanReport::new(&asks, 4, Bytes(64 << 30), 95, SHAPE, vec![full.clone()]);
+        for part in [
+            "too small or too few",
+            "4.6T are lent at once",
+            "have 256G",
+            "96 of 100",
+            "fit on 100 nodes of 64G",
+        ] {
+            assert!(report.advice.contains(part), "{part}: {}", report.advice);
+        }
+        assert!(!report.advice.contains("keep"), "{}", report.advice);
+        assert!(full.comes_to().contains("never comes"), "{}", full.comes_to());
+        let one = Cell { loans: 100, refused: 1, ..cell(64, "packed", 1.0) };
+        let report = PlanReport::new(&asks, 4, Bytes(64 << 30), 95, SHAPE, vec![one]);
+        assert!(report.advice.starts_with("keep 64G"), "{}", report.advice);
     }
 
     #[test]
     fn the_page_has_the_advice_and_both_charts() {
         let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
         let runs = vec![cell(32, "packed", 0.45), cell(64, "packed", 0.99)];
-        let html = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, runs).html().unwrap();
+        let html = PlanReport::new(&[ask], 4, Bytes(128 << 30), 95, SHAPE, runs).html().unwrap();
         assert!(html.contains("<strong>keep 64G ready"), "{html}");
         assert_eq!(html.matches("<svg").count(), 2);
     }

@@ -57,7 +57,7 @@ pub(crate) fn watch(
     let begin = Instant::now();
     let status = wait(&mut child, || stop.is_set() || begin.elapsed() > timeout)?;
     if stop.is_set() {
-        return Err(Failure::interrupted());
+        return Err(Failure::stopped(stop));
     }
     if !status.success() {
         let said = last_lines(&read(&mut stderr)?);

@@ -422,7 +422,7 @@ impl Scene<'_> {
         let begin = Instant::now();
         while !done(self)? {
             if stop.is_set() {
-                return Err(Failure::interrupted());
+                return Err(Failure::stopped(stop));
             }
             if begin.elapsed() > RETURN_TIMEOUT {
                 return Err(Failure::failed(what));

@@ -15,6 +15,6 @@ pub(crate) struct Plan {
 impl Plan {
     /// Ends it after a signal.
     pub(crate) fn go_on(&self) -> Result<(), Failure> {
-        if self.stop.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
+        if self.stop.is_set() { Err(Failure::stopped(&self.stop)) } else { Ok(()) }
     }
 }

@@ -211,7 +211,7 @@ impl<'a> Cluster<'a> {
         let mut server = Server { cluster: self, child };
         while !server.is_ready() {
             if stop.is_set() {
-                return Err(Failure::interrupted());
+                return Err(Failure::stopped(stop));
             }
             if server.child.try_wait()?.is_some() || begin.elapsed() > START_TIMEOUT {
                 return Err(Failure::failed(format!("postgres did not start: {}", self.said())));
@@ -276,7 +276,7 @@ impl Server<'_> {
         let begin = Instant::now();
         while self.child.try_wait()?.is_none() {
             if stop.is_set() {
-                return Err(Failure::interrupted());
+                return Err(Failure::stopped(stop));
             }
             if begin.elapsed() > START_TIMEOUT {
                 let said = self.cluster.said();

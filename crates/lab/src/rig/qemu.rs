@@ -84,8 +84,14 @@ pub(crate) struct Running {
 }
 
 impl Qemu {
-    /// Looks for it, or says how to get it.
+    /// Looks for it, or says how to get it. `auto` is kvm where this process may use it.
     pub(crate) fn find(accel: &str) -> Result<Self, String> {
+        let is_usable = || std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        let accel = match accel {
+            "auto" if is_usable() => "kvm",
+            "auto" => "tcg",
+            named => named,
+        };
         let Target { program, package, .. } = TARGET;
         let output = Command::new(program).arg("--version").output().map_err(|error| {
             format!("no QEMU ({program}: {error}), so no virtual machine is started: apt-get install {package}")
@@ -247,7 +253,7 @@ impl Running {
                     ) =>
                 {
                     if stop.is_set() {
-                        return Err(Failure::interrupted());
+                        return Err(Failure::stopped(stop));
                     }
                     if begin.elapsed() > timeout {
                         return Err(Failure::failed(format!("QEMU said nothing for {timeout:?}")));

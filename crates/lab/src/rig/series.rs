@@ -32,6 +32,19 @@ impl Series {
         &self.seconds
     }
 
+    /// From the shortest to the longest; nothing for a single value.
+    pub(crate) fn spread(&self) -> String {
+        let text = |value: f64| seconds(Duration::from_secs_f64(value));
+        let low = self.seconds.iter().copied().reduce(f64::min);
+        let high = self.seconds.iter().copied().reduce(f64::max);
+        match (low, high) {
+            (Some(low), Some(high)) if self.seconds.len() > 1 => {
+                format!("{} to {}", text(low), text(high))
+            }
+            _ => String::new(),
+        }
+    }
+
     pub(crate) fn text(&self) -> String {
         seconds(Duration::from_secs_f64(self.median_seconds))
     }

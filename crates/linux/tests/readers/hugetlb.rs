@@ -74,6 +74,8 @@ fn sets_the_pool_of_the_machine_or_of_one_node() {
     assert_eq!((tree.content(machine), tree.content(node)), ("16".into(), "9".into()));
 }
 
+// Promise P77 (programs): A kernel that counts fewer promised pages than none (after forks with
+// private huge pages) is not taken for one that is short of pages.
 /// What a fork does to the kernel's count, see `hugetlb::promised`.
 #[test]
 fn a_count_of_promises_below_zero_is_none() {

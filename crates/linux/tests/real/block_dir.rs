@@ -113,6 +113,7 @@ fn an_unlinked_block_lives_until_its_last_description_closes() {
     });
 }
 
+// Promise P33.
 #[test]
 fn moves_and_opens_do_not_wait_for_a_filler() {
     use std::time::{Duration, Instant};

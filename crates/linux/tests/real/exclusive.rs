@@ -159,6 +159,7 @@ fn path_descriptor_is_unseen_but_opens_only_for_the_files_user() {
     });
 }
 
+// Promise P95.
 #[test]
 fn borrower_that_keeps_changing_the_mode_loses_access_each_time() {
     const BORROWER: u32 = 1234;
@@ -193,6 +194,7 @@ fn borrower_that_keeps_changing_the_mode_loses_access_each_time() {
     });
 }
 
+// Promise P32.
 #[test]
 fn a_lease_of_its_owner_is_not_waited_for() {
     Memory::each(1, |memory| {

@@ -127,6 +127,8 @@ fn epoll_reports_the_end_unasked_and_edge_triggered() {
     assert!(flags.contains(EventFlags::ERR));
 }
 
+// Promise P160 (socket): Who changes a lease's FIFO, or is at work on its pipe, holds up no
+// other's loan, and no start: each lease has a directory of its own.
 #[test]
 fn each_lease_has_a_directory_of_its_own() {
     let _alone = child::alone();

@@ -54,6 +54,7 @@ fn another_user_is_seen_with_all_its_groups() {
     assert!(peer::has_ended(&stream, Duration::ZERO).unwrap());
 }
 
+// Promise P245.
 #[test]
 fn peer_with_too_many_groups_is_in_none_of_them() {
     let _alone = child::alone();

@@ -20,6 +20,7 @@ fn wait(unmap_events: &UnmapEvents) -> Vec<UnmapEvent> {
     }
 }
 
+// Promise P107.
 #[test]
 fn last_unmap_is_an_event_and_a_descriptors_end_is_not() {
     Memory::each(1, |memory| {

@@ -41,6 +41,7 @@ fn seen(maker: u32, ends: bool) -> (u32, linux::Result<Option<u32>>) {
     (peer.uid, user_ns::maker(&Roots::default(), &stream, &peer))
 }
 
+// Promise P35.
 #[test]
 fn a_user_of_a_namespace_is_its_makers() {
     let _alone = child::alone();
@@ -53,6 +54,7 @@ fn a_user_of_a_namespace_is_its_makers() {
     assert_eq!((uid, maker.unwrap()), (SUBORDINATES + 5, None), "root's are containers");
 }
 
+// Promise P35.
 #[test]
 fn ended_peer_has_no_known_user() {
     let _alone = child::alone();
@@ -71,6 +73,8 @@ fn a_process_beside_ours_is_its_own() {
     assert_eq!(user_ns::maker(&Roots::default(), &one, &peer).unwrap(), None);
 }
 
+// Promise P206 (years): A kernel without user namespaces refuses no user: every number is a user
+// of its own.
 #[test]
 fn without_user_namespaces_every_user_is_its_own() {
     let _alone = child::alone();

@@ -281,6 +281,7 @@ const FIXED: [&[(u64, u64)]; 5] = [
     &[(32 * GIB, 1), (16 * GIB, 1), (8 * GIB, 1), (GIB, 7), (1, GIB)],
 ];
 
+// Promise P195.
 #[test]
 fn one_table_serves_mixed_days_as_well_as_the_best_fixed_shapes() {
     for seed in 1..=4 {

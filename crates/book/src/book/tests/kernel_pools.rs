@@ -102,6 +102,7 @@ fn ready_pages_are_counted_by_the_kernel() {
     );
 }
 
+// Promise P217.
 #[test]
 fn one_file_may_have_all_ready_pages() {
     let mut book = over_kernel([pool(0, 1)]);
@@ -311,6 +312,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
+    // Promise P51 (kernel): Nothing is owned before it is lent: ready pages are free pages of the
+    // kernel, and no sequence of events promises a page twice between two looks.
     /// In every sequence the book owns only lent pages, promises a page once between two looks,
     /// stops zeroing at the high threshold and `max`, and keeps count of its loans.
     #[test]

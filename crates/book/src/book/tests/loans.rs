@@ -27,6 +27,7 @@ fn the_smallest_larger_block_is_trimmed() {
     assert_eq!(effects, [Effect::Move(larger), Effect::Resize { block: larger, pages: Pages(3) }]);
 }
 
+// Promise P17.
 #[test]
 fn large_block_is_trimmed_for_a_small_loan_only_as_last_resort() {
     let mut book = book([pool(0, 8)]);
@@ -61,6 +62,8 @@ fn largest_smaller_block_grows_by_an_unbacked_part() {
     assert_eq!((counters.lent_ready_bytes, counters.lent_unbacked_bytes), (bytes(4), bytes(2)));
 }
 
+// Promise P209 (fallback): A loan that not even all pages on their way could serve is refused at
+// once.
 #[test]
 fn loan_that_pages_in_flight_cannot_serve_need_not_wait() {
     let mut book = book([pool(0, 1), pool(1, 1)]);
@@ -206,6 +209,7 @@ fn a_node_that_is_asked_for_is_the_only_one() {
     assert_eq!((loan.parts[0].node, loan.parts[0].ready), (Node(1), Pages::ZERO));
 }
 
+// Promise P132.
 #[test]
 fn a_loan_has_no_more_parts_than_its_borrower_can_take() {
     let mut book = book([pool(0, 1)]);
@@ -359,6 +363,7 @@ fn agents_see_a_pool_of_all_sizes_as_one() {
     assert_eq!(supply.block_bytes, crate::policy::piece(PAGE).bytes(PAGE));
 }
 
+// Promise P217.
 /// A file is one block, so that two of them are ready for two loans and for none of twice the size.
 #[test]
 fn agents_see_ready_pages_by_block_and_find_them_there() {

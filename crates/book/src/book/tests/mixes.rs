@@ -97,7 +97,7 @@ fn status_of_a_mixed_pool_is_the_sum_of_its_sizes() {
     let reported = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("a pool");
     let pages = |state| book.in_state(state).map(Block::pages).sum::<Pages>().0;
     let held = |hold| {
-        let blocks = book.in_state(StateName::Draining).filter(|block| block.hold() == hold);
+        let blocks = book.in_state(StateName::Draining).filter(|block| block.held_by() == hold);
         blocks.map(Block::pages).sum::<Pages>().0
     };
     for (state, reported) in [

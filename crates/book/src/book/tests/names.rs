@@ -82,6 +82,7 @@ fn names_are_listed_in_order_from_behind_one_pending_ones_too() {
     assert_eq!((book.names(), book.named(&name("a/3"))), (2, None));
 }
 
+// Promise P272 (names): Scopes `TENANT@INCARNATION` of one tenant share its quota and no content.
 #[test]
 fn a_tenant_made_anew_has_its_quota_once_and_other_content() {
     let mut book = three();

@@ -27,6 +27,7 @@ fn begun(name: &str) -> (Book, Loan) {
     (book, loan)
 }
 
+// Promise P221.
 #[test]
 fn unnamed_content_is_not_kept() {
     let (mut book, loan) = begun("a/x");
@@ -45,6 +46,7 @@ fn unnamed_content_is_not_kept() {
     assert_eq!(next.held_by_tenant(Some("a")), bytes(0));
 }
 
+// Promise P216.
 #[test]
 fn named_content_is_kept_for_its_owner_within_its_scope() {
     let (mut book, loan) = begun("a/x");

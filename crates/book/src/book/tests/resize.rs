@@ -46,6 +46,7 @@ fn ready_target_is_whole_blocks_within_max() {
     assert_eq!(bounded.wanted(HERE), Pages(4), "two of the six are lent");
 }
 
+// Promise P197.
 #[test]
 fn only_unneeded_blocks_are_released() {
     let mut book = book([growing(2, 4, 0)]);

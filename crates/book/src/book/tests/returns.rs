@@ -37,6 +37,8 @@ fn held_block_is_draining() {
     assert_eq!(book.held_by(Uid(1000)), bytes(2), "and is its borrower's");
 }
 
+// Promise P4.
+// Promise P214.
 #[test]
 fn zeros_that_their_owner_never_had_are_not_kept_for_it() {
     let mine = ask(2).kept("guest", 60);
@@ -61,6 +63,7 @@ fn loan_returned_with_discard_is_not_kept() {
     assert_eq!(settled(&mut book, block, Reach::Sole).0, Settled::Zeroable);
 }
 
+// Promise P243.
 #[test]
 fn content_sent_to_its_owner_is_marked_once_and_kept() {
     let mine = ask(4).kept("guest", 60);
@@ -125,6 +128,9 @@ fn in_place_pool_releases_blocks_it_cannot_clear_in_place() {
     );
 }
 
+// Promise P251 (isolation): A file that its borrower altered is truncated before it is unlinked.
+// Only a kernel that cannot tell who reaches a file has it unlinked with its pages, and no
+// borrower can bring that answer about.
 #[test]
 fn altered_or_marked_file_is_cut_and_not_kept() {
     for ask in [ask(2), ask(2).kept("guest", 60)] {
@@ -137,6 +143,7 @@ fn altered_or_marked_file_is_cut_and_not_kept() {
     }
 }
 
+// Promise P256.
 #[test]
 fn free_block_that_is_not_lendable_goes_back_and_no_other() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
@@ -149,6 +156,7 @@ fn free_block_that_is_not_lendable_goes_back_and_no_other() {
     assert_eq!(state(&book, ready), None);
 }
 
+// Promise P250.
 #[test]
 fn pages_of_a_returned_file_count_until_the_kernel_has_them() {
     let (mut book, block) = returned(in_place(0, 2), &ask(2));
@@ -354,6 +362,7 @@ fn half_zeroed_block_of_a_removed_pool_is_not_zeroed_on() {
     assert_eq!(book.pool_keys().count(), 0);
 }
 
+// Promise P60.
 #[test]
 fn pools_that_break_a_rule_change_nothing() {
     let mut book = book([pool(0, 2)]);

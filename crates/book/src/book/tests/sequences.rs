@@ -172,12 +172,20 @@ proptest! {
         ..Config::default()
     })]
 
+    // Promise P6 (zero claim): Only clearing makes a block ready; only a loan spends that; states
+    // change by legal moves only, in every sequence of events, crashes included.
+    // Promise P28.
+    // Promise P123.
+    // Promise P146 (names): One name is never two loans, and no loan has a name before it is ready
+    // for its user: in every sequence of events, a crash between any two effects included.
+    // Promise P221.
     #[test]
     fn every_sequence_of_events_keeps_the_invariants((setup, events) in sequence()) {
         run(setup, events);
     }
 }
 
+// Promise P146.
 #[test]
 fn the_sequences_reach_every_move_every_loan_and_every_refusal() {
     let rng = TestRng::deterministic_rng(RngAlgorithm::XorShift);

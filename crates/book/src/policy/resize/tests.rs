@@ -69,6 +69,9 @@ fn refused_loan_is_needed_until_it_fits_unless_it_never_can() {
     assert_eq!(step(&mut resize_policy, &seen(14, 64, 56, 0)), ResizeStep::Shrink(Pages(56)));
 }
 
+// Promise P238 (operator): A loan that was refused is needed once: not a second time when it was
+// granted before its room was seen, and for all of `size_idle` once there is room, however long
+// growth took.
 #[test]
 fn loan_granted_before_its_room_was_seen_is_not_needed_twice() {
     let mut resize_policy = ResizePolicy::default();
@@ -84,6 +87,7 @@ fn loan_granted_before_its_room_was_seen_is_not_needed_twice() {
     assert_eq!(step(&mut resize_policy, &seen(3, 48, 0, 0)), ResizeStep::Grow(Pages(16)));
 }
 
+// Promise P238.
 #[test]
 fn the_time_that_growth_takes_does_not_count() {
     let mut resize_policy = ResizePolicy::default();
@@ -103,6 +107,8 @@ fn the_time_that_growth_takes_does_not_count() {
     assert_eq!(step(&mut resize_policy, &seen(62, 18, 10, 0)), ResizeStep::Grow(Pages(10)));
 }
 
+// Promise P223 (operator): A loan that can never be served keeps no other's want from making the
+// kernel's pool larger.
 #[test]
 fn a_loan_that_can_never_be_served_keeps_no_other_from_being() {
     let mut resize_policy = ResizePolicy::default();
@@ -120,6 +126,7 @@ fn a_loan_that_can_never_be_served_keeps_no_other_from_being() {
     assert_eq!(resize_policy.next(&LIMITS, &seen(3, 28, 0, 0)), ResizeStep::Grow(Pages(31)));
 }
 
+// Promise P199.
 #[test]
 fn growth_that_fails_backs_off_until_pages_are_added() {
     let mut resize_policy = ResizePolicy::default();
@@ -138,6 +145,7 @@ fn growth_that_fails_backs_off_until_pages_are_added() {
     assert!(matches!(resize_policy.next(&LIMITS, &seen(124, 1, 1, 0)), ResizeStep::Grow(Pages(7))));
 }
 
+// Promise P198.
 #[test]
 fn pages_removed_by_others_stay_away_until_others_add() {
     let mut resize_policy = ResizePolicy::default();
@@ -495,6 +503,8 @@ fn repeated_failure_waits_longer_and_part_success_retries_soon() {
 }
 
 proptest! {
+    // Promise P197 (operator): In every case, a resizable pool takes away only pages that it has
+    // added: none that are in use or promised, and none of the ready amount.
     #[test]
     fn pool_keeps_its_bounds_and_takes_nothing_from_others(
         total in 0u64..80, memory in 0u64..200, events in events(),

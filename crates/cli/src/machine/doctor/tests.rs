@@ -73,6 +73,7 @@ fn an_empty_pool_is_bad_and_names_the_command_that_fills_it() {
     assert!(command.ends_with("node0/hugepages/hugepages-2048kB/nr_hugepages"), "{command}");
 }
 
+// Promise P265 (operator): `prezero doctor` says of promised pages when no process maps any.
 #[test]
 fn unmapped_promises_are_reported_separately() {
     for (maps, says) in [
@@ -118,4 +119,25 @@ fn a_check_that_fails_is_a_finding() {
     let kernel = findings.iter().find(|f| f.subject == "kernel").unwrap();
     assert_eq!(kernel.level, Severity::Warn);
     assert!(kernel.found.contains("cpuinfo"), "{}", kernel.found);
+}
+
+#[test]
+fn huge_pages_are_charged_where_version_2_is_mounted() {
+    let files = |controllers: &'static str| {
+        tree(&[
+            ("proc/self/cgroup", "4:cpu:/a\n0::/system.slice/x.service\n"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+            ("cgroup/cpu/cgroup.procs", ""),
+            ("cgroup/unified/cgroup.controllers", controllers),
+            ("cgroup/unified/system.slice/hugetlb.2MB.max", "max\n"),
+            ("cgroup/unified/system.slice/hugetlb.2MB.rsvd.max", "1073741824\n"),
+            ("cgroup/unified/system.slice/x.service/hugetlb.2MB.max", "4294967296\n"),
+        ])
+    };
+    let (_dir, roots) = files("cpu hugetlb\n");
+    let found = &groups(&roots).unwrap()[0].found;
+    assert!(found.contains("huge pages are charged, 2M pages up to 1G ("), "{found}");
+    assert!(found.contains("system.slice/hugetlb.2MB.rsvd.max"), "{found}");
+    let (_dir, roots) = files("cpu\n");
+    assert!(groups(&roots).unwrap()[0].found.contains("not charged"), "no controller");
 }

@@ -66,6 +66,8 @@ fn finding(more: &[(&str, &str)]) -> (Severity, String, String) {
     (level, found, command.unwrap_or_default())
 }
 
+// Promise P294 (operator): `prezero doctor` says which of stock, module and series a host uses and
+// can have, with the reason where not and one command.
 #[test]
 fn stock_host_that_can_have_it_gets_the_package() {
     let (level, found, command) = finding(&[]);
@@ -73,6 +75,7 @@ fn stock_host_that_can_have_it_gets_the_package() {
     assert_eq!(command, "sudo apt install prezero-dkms && sudo prezero module load");
 }
 
+// Promise P294.
 #[test]
 fn missing_headers_are_named_for_the_distribution() {
     let gone = host(&[("usr/src/prezero-0.1.0/dkms.conf", "")]);
@@ -87,6 +90,7 @@ fn missing_headers_are_named_for_the_distribution() {
     assert_eq!(ways(&gone).command.as_deref(), Some(dnf));
 }
 
+// Promise P294.
 #[test]
 fn failed_build_names_the_log_and_the_command() {
     let (level, found, command) = finding(&[("usr/src/prezero-0.1.0/dkms.conf", "")]);
@@ -95,6 +99,7 @@ fn failed_build_names_the_log_and_the_command() {
     assert_eq!(command, "sudo dkms install prezero/0.1.0 -k 6.12.117+deb12-amd64");
 }
 
+// Promise P294.
 #[test]
 fn built_module_should_be_loaded() {
     for built in ["updates/dkms/prezero.ko.xz: kernel/a.ko\n", "extra/prezero.ko:\n"] {
@@ -107,6 +112,7 @@ fn built_module_should_be_loaded() {
     assert_eq!(other.0, Severity::Ok, "{other:?}");
 }
 
+// Promise P294.
 #[test]
 fn kernel_that_takes_signed_modules_alone_says_so() {
     let dependencies = of_modules("modules.dep");
@@ -119,6 +125,7 @@ fn kernel_that_takes_signed_modules_alone_says_so() {
     assert!(found.ends_with("(module.sig_enforce=1: signed modules alone)"), "{found}");
 }
 
+// Promise P294.
 #[test]
 fn kernel_without_an_option_or_a_symbol_cannot_have_it() {
     for option in ["CONFIG_MODULES", "CONFIG_KPROBES", "CONFIG_DYNAMIC_FTRACE_WITH_ARGS"] {

@@ -65,6 +65,9 @@ mod tests {
         explain(&tree.roots(), RELEASE, said, &log)
     }
 
+    // Promise P295 (operator): A module that cannot be loaded or unloaded is refused with the
+    // reason: the signature and the key to enrol, the module's own line, the processes that have
+    // its device open.
     #[test]
     fn refused_signature_names_the_key_to_enrol() {
         let insert = "modprobe: ERROR: could not insert 'prezero': ";
@@ -81,6 +84,7 @@ mod tests {
         assert!(without.contains("DKMS has none: install openssl"), "{without}");
     }
 
+    // Promise P295.
     #[test]
     fn line_of_the_module_is_the_reason() {
         let said = "modprobe: ERROR: could not insert 'prezero': Operation not supported";

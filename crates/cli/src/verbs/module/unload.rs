@@ -110,6 +110,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use testkit::tree;
 
+    // Promise P295.
     #[test]
     fn unload_names_the_processes_that_have_the_device_open() {
         let tree = tree(&[("proc/7/fd/none", ""), ("proc/7/comm", "prezero\n")]);

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use client::{Client, Error};
 use units::{Node, PageSize, Pages};
-use wire::{PoolChange, Status};
+use wire::{LoanStatus, PoolChange, Status};
+
+/// As many characters of a command line as a wide screen has room for.
+const MAX_COMMAND: usize = 120;
 
 /// What the daemon is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub(super) enum Update {
     Status(Box<Status>),
     /// What became of a request, in one line.
     Answer(String),
+    /// The daemon is being asked, and has yet to answer.
+    Asked,
     /// No daemon answers, and why.
     Gone(String),
 }
@@ -74,6 +79,9 @@ fn talk(
         if request.is_none() {
             next = (next + interval).max(Instant::now());
         }
+        if notify.send(Update::Asked).is_err() {
+            return;
+        }
         let heard = look(socket, &mut client, request);
         for update in heard {
             if notify.send(update).is_err() {
@@ -108,11 +116,32 @@ fn look(
         Ok(status)
     };
     let last = match talk() {
-        Ok(status) => Update::Status(Box::new(status)),
+        Ok(mut status) => {
+            status.loans.iter_mut().for_each(name_fully);
+            Update::Status(Box::new(status))
+        }
         Err(error) => Update::Gone(error.to_string()),
     };
     updates.push(last);
     updates
+}
+
+/// The whole command line of a loan's process, where the daemon's number for it is this namespace's
+/// as well: the daemon has 15 characters, which are the same for all guests of a host.
+fn name_fully(loan: &mut LoanStatus) {
+    let (Some(pid), Some(command)) = (loan.pid, &loan.command) else { return };
+    let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    if read("comm").strip_suffix(b"\n") != Some(command.as_bytes()) {
+        return;
+    }
+    let words = read("cmdline");
+    let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let mut words: Vec<_> = words.map(String::from_utf8_lossy).collect();
+    if let Some(program) = words.first_mut() {
+        *program = program.rsplit('/').next().unwrap_or_default().to_owned().into();
+        let line: String = words.join(" ").chars().take(MAX_COMMAND).collect();
+        loan.command = Some(line);
+    }
 }
 
 fn carry_out(client: &mut Client, request: FeedRequest) -> Result<String, Error> {
@@ -122,5 +151,27 @@ fn carry_out(client: &mut Client, request: FeedRequest) -> Result<String, Error>
             Ok(format!("gave {given} back to the kernel"))
         }
         FeedRequest::Configure(change) => client.configure(change).map(|()| "changed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loan_of_a_process_of_this_namespace_has_its_command_line() {
+        let name = std::fs::read_to_string("/proc/self/comm").expect("/proc");
+        let mut loan = LoanStatus {
+            pid: Some(std::process::id()),
+            command: Some(name.trim_end().to_owned()),
+            ..LoanStatus::default()
+        };
+        name_fully(&mut loan);
+        let line = loan.command.clone().expect("it has one");
+        let program = std::env::args().next().expect("a program");
+        assert!(line.starts_with(program.rsplit('/').next().expect("a name")), "{line}");
+        loan.command = Some("another".into());
+        name_fully(&mut loan);
+        assert_eq!(loan.command.as_deref(), Some("another"));
     }
 }

@@ -7,43 +7,52 @@
 
 mod draw;
 mod feed;
+mod history;
 mod keys;
 mod rates;
 mod view;
 mod zeroing;
 
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::tty::IsTty;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::Form;
+use crate::output::{Form, terminal};
 use crate::shared::Daemon;
 
 use feed::{Feed, Update};
 use keys::Reaction;
 use rates::Sampler;
+use terminal::Input;
 use view::View;
 use worker::Stop;
 use zeroing::Zeroing;
 
 /// How often keys and signals are looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How often the screen is drawn while the daemon does not answer, which changes no state.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the screen's loop may take to notice the end of its terminal.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Show pools, loans and rates live, with keys to zero, give back and change thresholds
 ///
-/// For a terminal of 80 by 24 or more. Rates are of the last ten seconds; the hit rate is the part
-/// of the bytes lent that was ready. If the daemon goes away the screen says so and waits for it.
-/// With --json: one line per interval for programs, with the fields of `prezero status` and the
-/// rates, or `error` while there is no daemon.
+/// For a terminal of 40 by 10 or more; a wide one shows more of each loan. Rates are of the last
+/// ten seconds; the hit rate is the part of the bytes lent that was ready. If the daemon goes away
+/// or does not answer for 1.5 s, the screen says so and waits for it. With --json: one line per
+/// interval for programs, with the fields of `prezero status` and the rates, or `error` while there
+/// is no daemon.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys:
-  up, down   choose a pool          z   zero pages of it (s stops that)
-  l, h, f    set its ready_low, ready_high, leave_free
-  g          give pages of it back  q   leave
+  q          leave                  ?         all keys
+  up, down   choose a pool          Tab, o    scroll and sort the loans
+  z, s       zero memory of it, and stop that
+  r          set its ready          l, h, f   set its ready_low, ready_high, leave_free
+  g          give memory of it back to the kernel
 
 Examples:
   prezero top
@@ -80,28 +89,45 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::on_signals()?;
     let feed = Feed::start(args.daemon.socket.clone(), args.interval);
     let mut view = View::new(args.daemon.socket.clone());
-    let mut terminal = ratatui::try_init()?;
-    let done = screen(&mut terminal, &mut view, &feed, &stop);
+    leave_with_terminal(&stop);
+    let mut screen = ratatui::try_init()?;
+    let done = run_screen(&mut screen, &mut view, &feed, &stop);
     // The screen is wiped in every case; its error is the lesser one.
     let restored = ratatui::try_restore();
+    if stop.is_set() {
+        return Ok(Exit::after(&stop));
+    }
     done?;
     restored?;
     Ok(Exit::Done)
 }
 
-fn screen(
-    terminal: &mut ratatui::DefaultTerminal,
+/// Ends this process with its terminal. crossterm reads on for ever behind the end of one, so that
+/// the loop below it may never see the stop.
+fn leave_with_terminal(stop: &Stop) {
+    let stop = stop.clone();
+    terminal::at_end_of(io::stdin(), move || {
+        stop.hang_up();
+        std::thread::sleep(LEAVE_TIMEOUT);
+        signal_hook::low_level::exit(Exit::HungUp as i32);
+    });
+}
+
+fn run_screen(
+    screen: &mut ratatui::DefaultTerminal,
     view: &mut View,
     feed: &Feed,
     stop: &Stop,
 ) -> io::Result<()> {
     let mut zeroing: Option<Zeroing> = None;
-    let mut drawn = false;
+    let (mut drawn, mut drawn_at) = (false, Instant::now());
+    let is_ascii = !terminal::is_utf8();
     while !stop.is_set() {
-        let mut changed = !drawn;
+        let is_silent = view.silent_seconds().is_some();
+        let mut changed = !drawn || is_silent && drawn_at.elapsed() >= REDRAW_INTERVAL;
         for update in feed.updates() {
+            changed |= !matches!(update, Update::Asked);
             view.hear(update);
-            changed = true;
         }
         if let Some(work) = &mut zeroing {
             changed = true;
@@ -112,11 +138,16 @@ fn screen(
             }
         }
         if changed {
-            terminal.draw(|frame| draw::draw(frame, view))?;
-            drawn = true;
+            screen.draw(|frame| draw::draw(frame, view, is_ascii))?;
+            (drawn, drawn_at) = (true, Instant::now());
         }
-        if !event::poll(POLL_INTERVAL)? {
-            continue;
+        match terminal::wait_for_input(io::stdin(), POLL_INTERVAL)? {
+            Input::Ended => stop.hang_up(),
+            Input::Some | Input::None if event::poll(Duration::ZERO)? => {}
+            Input::Some | Input::None => continue,
+        }
+        if stop.is_set() {
+            break;
         }
         drawn = false;
         match event::read()? {
@@ -143,6 +174,7 @@ fn screen(
 fn lines(args: &Args) -> Outcome {
     let feed = Feed::start(args.daemon.socket.clone(), args.interval);
     let stop = Stop::on_signals()?;
+    terminal::stop_at_end_of_output(&stop);
     let mut sampler = Sampler::default();
     let mut left = args.lines.unwrap_or(u64::MAX);
     while left > 0 && !stop.is_set() {
@@ -153,9 +185,9 @@ fn lines(args: &Args) -> Outcome {
                 args.form.print_next(&rates::Line { status: *status, rates })?;
             }
             Update::Gone(error) => args.form.print_next(&rates::NoDaemon { error })?,
-            Update::Answer(_) => continue,
+            Update::Answer(_) | Update::Asked => continue,
         }
         left -= 1;
     }
-    Ok(Exit::Done)
+    Ok(if stop.is_set() { Exit::after(&stop) } else { Exit::Done })
 }

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The content of the screen, apart from the drawing.
 
+use std::cmp::Reverse;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use units::{Bytes, Node, PageSize};
-use wire::{PoolStatus, Status};
+use wire::{LoanStatus, PoolStatus, Status};
 
 use super::feed::Update;
+use super::history::History;
 use super::rates::{Rates, Sampler};
+
+/// A daemon that has not answered for this long is shown as one that does not answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// What a number is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     Zero,
     Release,
+    Ready,
     ReadyLow,
     ReadyHigh,
     LeaveFree,
@@ -27,6 +33,47 @@ pub(super) struct Prompt {
     pub(super) typed: String,
 }
 
+/// What the arrows move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Focus {
+    Pools,
+    Loans,
+}
+
+/// The order of loans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Newest,
+    Largest,
+    Unbacked,
+    User,
+    Command,
+}
+
+impl Order {
+    /// The next one; the first follows the last.
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Newest => Self::Largest,
+            Self::Largest => Self::Unbacked,
+            Self::Unbacked => Self::User,
+            Self::User => Self::Command,
+            Self::Command => Self::Newest,
+        }
+    }
+
+    /// As the screen names it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Newest => "newest first",
+            Self::Largest => "largest first",
+            Self::Unbacked => "most unbacked first",
+            Self::User => "by user",
+            Self::Command => "by command",
+        }
+    }
+}
+
 /// Everything that is drawn.
 #[derive(Debug)]
 pub(super) struct View {
@@ -36,8 +83,18 @@ pub(super) struct View {
     pub(super) rates: Rates,
     /// Why there is no daemon.
     pub(super) gone: Option<String>,
+    /// Since when an answer is waited for.
+    asked: Option<Instant>,
+    /// Ready and lent memory of the last minutes.
+    pub(super) history: History,
     /// The chosen pool's place in the list.
     pub(super) chosen: usize,
+    pub(super) focus: Focus,
+    pub(super) order: Order,
+    /// How many loans are scrolled past.
+    pub(super) scrolled: usize,
+    /// Whether the keys are shown in place of the loans.
+    pub(super) help: bool,
     pub(super) prompt: Option<Prompt>,
     /// What became of the last key.
     pub(super) message: Option<String>,
@@ -53,7 +110,13 @@ impl View {
             status: None,
             rates: Rates::default(),
             gone: None,
+            asked: None,
+            history: History::default(),
             chosen: 0,
+            focus: Focus::Pools,
+            order: Order::Newest,
+            scrolled: 0,
+            help: false,
             prompt: None,
             message: None,
             zeroing: None,
@@ -65,13 +128,39 @@ impl View {
         match update {
             Update::Status(status) => {
                 self.rates = self.sampler.add(&status, Instant::now());
+                self.history.add(&status);
                 self.chosen = self.chosen.min(status.pools.len().saturating_sub(1));
+                self.scrolled = self.scrolled.min(status.loans.len().saturating_sub(1));
                 self.status = Some(*status);
-                self.gone = None;
+                (self.gone, self.asked) = (None, None);
             }
             Update::Answer(line) => self.say(line),
-            Update::Gone(why) => self.gone = Some(why),
+            Update::Asked => self.asked = self.asked.or_else(|| Some(Instant::now())),
+            Update::Gone(why) => (self.gone, self.asked) = (Some(why), None),
         }
+    }
+
+    /// For how many seconds the daemon has not answered, once that is remarkable.
+    pub(super) fn silent_seconds(&self) -> Option<u64> {
+        let time = self.asked?.elapsed();
+        (time >= ANSWER_TIMEOUT).then_some(time.as_secs())
+    }
+
+    /// The loans in the chosen order.
+    pub(super) fn loans(&self) -> Vec<&LoanStatus> {
+        let mut loans: Vec<_> = self.status.iter().flat_map(|status| &status.loans).collect();
+        // Numbers grow: the newest loan has the largest.
+        loans.sort_by_key(|loan| Reverse(loan.lease));
+        match self.order {
+            Order::Newest => {}
+            Order::Largest => loans.sort_by_key(|loan| Reverse(loan.pages.bytes(loan.page_size))),
+            Order::Unbacked => {
+                loans.sort_by_key(|loan| Reverse(loan.unbacked_pages.bytes(loan.page_size)));
+            }
+            Order::User => loans.sort_by_key(|loan| loan.uid),
+            Order::Command => loans.sort_by(|one, other| one.command.cmp(&other.command)),
+        }
+        loans
     }
 
     pub(super) fn say(&mut self, line: String) {
@@ -111,17 +200,12 @@ pub(super) mod tests {
             lent_pages: Pages(12),
             kept_pages: Pages(3),
             draining_pages: Pages(1),
-            mapped_pages: Pages(0),
-            pinned_pages: Pages(0),
             blocks: 6,
             ready_low: Pages(8),
             ready_high: Pages(32),
-            max_pages: None,
             leave_free: Pages(2),
             kernel_free_pages: Pages(18),
-            kernel_reserved_pages: Pages(0),
-            sizes: Vec::new(),
-            resize: None,
+            ..PoolStatus::default()
         }
     }
 
@@ -137,6 +221,7 @@ pub(super) mod tests {
             age: Some(std::time::Duration::from_secs(7300)),
             pid: Some(4242),
             command: Some("postgres".to_owned()),
+            cgroup: Some("/machine.slice/vm-17.scope".to_owned()),
             ..LoanStatus::default()
         };
         let idle = PoolStatus {
@@ -151,21 +236,11 @@ pub(super) mod tests {
             ..pool(1, 2 << 20, 512)
         };
         Status {
-            provider: wire::Provider::Stock,
-            kernel: None,
-            version: "0.1.0".into(),
-            pid: 7,
             pools: vec![pool(0, 1 << 30, 8), pool(1, 1 << 30, 8), idle],
-            levels: Vec::new(),
             loans: vec![loan(17, None), loan(18, Some("db"))],
-            users: Vec::new(),
             workers: 2,
-            paused_by_pressure: false,
-            fresh_reason: None,
-            drained: false,
-            tree: None,
-            unknown_files: 0,
             counters: Counters { loans: 21, lost_workers: 1, refusals: 2, ..Counters::default() },
+            ..crate::verbs::status::tests::idle()
         }
     }
 
@@ -180,6 +255,38 @@ pub(super) mod tests {
             hit_rate: Some(0.98),
         };
         view
+    }
+
+    #[test]
+    fn loans_are_sorted_by_each_order() {
+        let mut view = view();
+        let leases = |view: &View| view.loans().iter().map(|loan| loan.lease.0).collect::<Vec<_>>();
+        let loans = &mut view.status.as_mut().expect("it was seen").loans;
+        (loans[0].pages, loans[0].uid) = (Pages(9), units::Uid(2));
+        (loans[1].unbacked_pages, loans[1].command) = (Pages(7), Some("mysqld".into()));
+        for (name, expected) in [
+            ("newest first", [18, 17]),
+            ("largest first", [17, 18]),
+            ("most unbacked first", [18, 17]),
+            ("by user", [18, 17]),
+            ("by command", [18, 17]),
+        ] {
+            assert_eq!((view.order.name(), leases(&view)), (name, expected.to_vec()));
+            view.order = view.order.next();
+        }
+        assert_eq!(view.order, Order::Newest);
+    }
+
+    #[test]
+    fn unanswered_question_is_remarkable_after_a_while() {
+        let mut view = view();
+        view.hear(Update::Asked);
+        assert_eq!(view.silent_seconds(), None);
+        view.asked = Instant::now().checked_sub(Duration::from_secs(3));
+        view.hear(Update::Asked);
+        assert_eq!(view.silent_seconds(), Some(3));
+        view.hear(Update::Status(Box::new(status())));
+        assert_eq!(view.silent_seconds(), None);
     }
 
     #[test]

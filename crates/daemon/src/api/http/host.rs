@@ -44,6 +44,9 @@ mod tests {
     use super::*;
     use hyper::header::HeaderValue;
 
+    // Promise P260 (socket): By TCP the metrics answer requests for an address, for `localhost`
+    // and for a name of `metrics.hosts`, and refuse all others: a page in a browser cannot read
+    // them by a name of its own that leads to this machine.
     #[test]
     fn addresses_localhost_and_configured_names_are_answered() {
         let names = ["node1.example".to_owned()];

@@ -37,6 +37,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{sleep, timeout};
 
 use crate::api::http::places::{MAX_OWN_SCRAPES, MAX_SCRAPES, Places, Scraper, Scrapers};
+use crate::base::crowds::{Crowd, TRIM_INTERVAL};
 use crate::base::error::{Error, Result};
 use crate::base::files::{ALL_USERS_MODE, BACKLOG, SocketName};
 
@@ -135,8 +136,10 @@ impl Endpoint {
                     Err(error) => return begun.send(Err(error)).unwrap_or_default(),
                 };
                 begun.send(Ok(())).unwrap_or_default();
+                let accepted = Cell::new(0);
                 tokio::select! {
-                    () = serve(listener, Rc::new(server), Scrapers::new(roots)) => {}
+                    () = serve(listener, Rc::new(server), Scrapers::new(roots), &accepted) => {}
+                    () = tidy(&accepted) => {}
                     _ = ended => {}
                 }
             };
@@ -202,7 +205,16 @@ struct Server {
     is_local: bool,
 }
 
-async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers) {
+/// Gives memory back when a crowd is gone.
+async fn tidy(accepted: &Cell<usize>) {
+    let mut crowd = Crowd::default();
+    loop {
+        sleep(TRIM_INTERVAL).await;
+        crowd.end(accepted.take());
+    }
+}
+
+async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers, ended: &Cell<usize>) {
     let mut places = Places::default();
     loop {
         let has_asked = Rc::new(Cell::new(false));
@@ -220,7 +232,11 @@ async fn serve(listener: Listener, server: Rc<Server>, scrapers: Scrapers) {
             }),
         };
         match accepted {
-            Ok((who, task)) => places.add(who, has_asked, task.abort_handle()),
+            Ok((who, task)) => {
+                places.add(who, has_asked, task.abort_handle());
+                // Each ends soon, within [`CONNECTION_TIMEOUT`].
+                ended.set(ended.get() + 1);
+            }
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a scraper");
                 sleep(Duration::from_millis(50)).await;
@@ -302,6 +318,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    // Promise P242.
     #[test]
     fn one_text_serves_all_waiting_scrapes_and_the_next_comes_later() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -150,6 +150,9 @@ mod tests {
     const FOE: Scraper = Scraper::User(1);
     const SCRAPER: Scraper = Scraper::User(2);
 
+    // Promise P98 (socket): Connections to the metrics count for a user, by path or address, with
+    // all its subordinate numbers: one more ends one of the user with most. Root and the daemon's
+    // own user keep places that no other user takes.
     #[test]
     fn a_user_with_all_places_makes_room_for_others() {
         in_a_loop(async || {
@@ -164,6 +167,7 @@ mod tests {
         });
     }
 
+    // Promise P98.
     #[test]
     fn no_number_of_users_takes_roots_places() {
         in_a_loop(async || {
@@ -188,6 +192,7 @@ mod tests {
         });
     }
 
+    // Promise P98.
     #[test]
     fn local_connection_counts_by_user_and_remote_by_network() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -231,6 +231,7 @@ mod tests {
         assert_eq!(numbers.len(), found.len() + 1, "each has a number of its own");
     }
 
+    // Promise P248.
     #[test]
     fn number_says_which_item_it_is() {
         let mut found = vec![(String::new(), Item::Root)];

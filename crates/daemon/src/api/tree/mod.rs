@@ -233,6 +233,7 @@ mod tests {
         Settings::from_config(&config, Path::new("/run/x"), embedded).unwrap()
     }
 
+    // Promise P47.
     #[test]
     fn an_embedded_daemon_has_a_tree_only_if_it_is_asked_for() {
         assert!(settings(None, true).is_none());
@@ -243,6 +244,7 @@ mod tests {
         assert_eq!(auto.path, Path::new("/run/x/tree"));
     }
 
+    // Promise P45.
     #[test]
     fn tree_files_belong_to_the_zero_group_by_default() {
         let access = |toml: &str| {

@@ -192,6 +192,8 @@ mod tests {
     const BOTH: Notified = Notified { zeroable: true, zeroed: true };
     const NONE: Notified = Notified { zeroable: false, zeroed: false };
 
+    // Promise P44 (tree): Pollers are woken as in sysfs: re-armed by reading, at most every 100
+    // ms, the last state always; a thousand at once.
     #[test]
     fn a_burst_rings_once_at_its_begin_and_once_for_its_end() {
         let start = Instant::now();
@@ -222,6 +224,7 @@ mod tests {
         assert_eq!((notifiers.notify(now), notifiers.due()), (NONE, None));
     }
 
+    // Promise P44.
     #[test]
     fn with_a_low_mark_only_a_fall_below_it_rings() {
         let mut now = Instant::now();

@@ -160,6 +160,9 @@ mod tests {
         }
     }
 
+    // Promise P248 (tree): One user has at most 512 open files of the tree, all users together
+    // 8192; root has as many of its own. A file that is held by its name alone takes no memory of
+    // the daemon.
     #[test]
     fn open_files_are_bounded_per_user_and_in_total() {
         let mut handles = Handles::default();

@@ -9,24 +9,22 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net;
 use std::rc::Rc;
 use std::time::Duration;
 
-use linux::heap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use units::Uid;
 
-use super::Service;
 use super::acceptor::Acceptor;
-use super::agent::{self, AgentService};
 use super::connection::PeerConnection;
 use super::rejector::Rejector;
-use super::serving::{self, Interface};
+use super::{Api, Service, serving};
+use crate::base::crowds::{Crowd, TRIM_INTERVAL};
 use crate::base::error::Error;
 use crate::ops::Shared;
 use crate::peers::account::Accounts;
@@ -38,12 +36,8 @@ const HANGUP_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Connections served, or refused, before others have their turn: at 20 us each a fifth of a
 /// millisecond, five times a call.
 const MAX_ACCEPTS_PER_TURN: u64 = 8;
-/// How often is looked whether memory can be given back and whether there is something to tell.
-const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two lines about the same kind of trouble.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Memory is given back after this number of ended connections.
-const MIN_CONNECTIONS_TO_TRIM: usize = 64;
 
 /// Refusals between two lines of the log.
 #[derive(Debug, Default)]
@@ -54,15 +48,6 @@ struct Troubles {
 
 fn count(cell: &Cell<u64>) {
     cell.set(cell.get() + 1);
-}
-
-/// The interface served at a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    /// `io.prezero`: for borrowers, zeroers and observers.
-    Borrowers,
-    /// `io.prezero.agent`: for programs that hand memory on to others.
-    Agents,
 }
 
 /// The most connections of agents: a machine has one or two, with a few calls at a time.
@@ -85,15 +70,7 @@ impl Api {
     fn may_connect(self, rights: &Rights) -> Result<(), wire::Error> {
         match self {
             Self::Borrowers => rights.may_connect(),
-            Self::Agents => rights.may_lend_by_name(),
-        }
-    }
-
-    /// A refusal as the interface says it.
-    fn reject(self, rejector: &Rejector, stream: OwnedFd, refused: wire::Error) {
-        match self {
-            Self::Borrowers => rejector.reject(stream, &refused),
-            Self::Agents => rejector.reject(stream, &agent::error(refused)),
+            Self::Agents => rights.may_be_agent(),
         }
     }
 }
@@ -106,7 +83,7 @@ pub(crate) async fn accept(api: Api, listener: UnixListener, shell: Shared, grou
     let away = rejector.clone();
     let failed = |source| Error::Runtime { what: "cannot listen", source };
     let listener = listener.into_std().map_err(failed);
-    let reject = move |stream| api.reject(&away, stream, full.clone());
+    let reject = move |stream| away.reject(stream, full.clone());
     let acceptor = match listener.and_then(|listener| Acceptor::open(listener, bounds.all, reject))
     {
         Ok(acceptor) => acceptor,
@@ -153,7 +130,11 @@ async fn serve_all(
         };
         if let Err(error) = api.may_connect(&rights) {
             count(&troubles.strangers);
-            api.reject(rejector, stream, error);
+            let mut shell = shell.borrow_mut();
+            shell.metrics.stranger();
+            shell.incidents.stranger(own, rights.peer().pid);
+            drop(shell);
+            rejector.reject(stream, error);
             continue;
         }
         let rights = match accounts.of(&stream, rights.peer()) {
@@ -161,7 +142,7 @@ async fn serve_all(
             Err(error) => {
                 tracing::debug!(%error, uid = own.0, "whose a peer is cannot be known");
                 let what = format!("whose quota your loans count against cannot be known: {error}");
-                api.reject(rejector, stream, wire::Error::Failed { what });
+                rejector.reject(stream, wire::Error::Failed { what });
                 continue;
             }
         };
@@ -169,7 +150,7 @@ async fn serve_all(
             Ok(place) => Rc::new(place),
             Err(full) => {
                 count(&troubles.too_many);
-                api.reject(rejector, stream, no_place(&rights, full));
+                rejector.reject(stream, no_place(&rights, full));
                 continue;
             }
         };
@@ -183,21 +164,9 @@ async fn serve_all(
         let rights = rights.with_connection(&stream);
         let (shell, held) = (Rc::clone(shell), Rc::clone(&place));
         tokio::task::spawn_local(async move {
-            let at = Rc::clone(&place);
-            let served = async move {
-                let own = Rc::clone(&shell);
-                match api {
-                    Api::Borrowers => {
-                        let service = Service { shell, rights, place: held };
-                        serve(stream, service, at, &own).await
-                    }
-                    Api::Agents => {
-                        let peer = Rc::downgrade(&stream);
-                        let service = AgentService { shell, rights, place: held, peer };
-                        serve(stream, service, at, &own).await
-                    }
-                }
-            };
+            let peer = Rc::downgrade(&stream);
+            let service = Service { shell, rights, place: held, api, peer };
+            let served = serve(stream, service, Rc::clone(&place));
             if let Err(error) = charged(&place, served).await {
                 tracing::debug!(%error, "a connection ended");
             }
@@ -221,15 +190,10 @@ fn too_many(what: &str) -> wire::Error {
     wire::Error::Failed { what: format!("{what}: close some") }
 }
 
-async fn serve(
-    stream: Rc<UnixStream>,
-    service: impl Interface,
-    place: Rc<Place>,
-    shell: &Shared,
-) -> io::Result<()> {
+async fn serve(stream: Rc<UnixStream>, service: Service, place: Rc<Place>) -> io::Result<()> {
     let connection = PeerConnection::new(Rc::clone(&stream), Rc::clone(&place));
     let result = tokio::select! {
-        result = serving::serve(connection, service, shell) => result,
+        result = serving::serve(connection, service) => result,
         () = gone(&stream) => Ok(()),
         () = place.wanted() => Ok(()),
     };
@@ -260,17 +224,13 @@ async fn gone(socket: &UnixStream) {
 
 /// Gives memory back when a crowd is gone, and tells of refusals: a line each [`LOG_INTERVAL`].
 async fn tidy(acceptor: &Acceptor, users: &Users, troubles: &Troubles) {
-    let (mut ended, mut not_accepted, mut made_room) = (0, 0, 0);
+    let (mut not_accepted, mut made_room) = (0, 0);
+    let mut crowd = Crowd::default();
     let mut reported: Option<Instant> = None;
     loop {
         sleep(TRIM_INTERVAL).await;
         users.forget_rested();
-        // Not by how many there are: a crowd that comes and goes is never seen as one.
-        ended += users.take_ended();
-        if ended >= MIN_CONNECTIONS_TO_TRIM {
-            heap::trim();
-            ended = 0;
-        }
+        crowd.end(users.take_ended());
         let (without_rights, too_many) = (&troubles.strangers, &troubles.too_many);
         not_accepted += acceptor.take_failed();
         made_room += users.take_made_room();

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The varlink API: rights, parameters in, one call of an operation, reply out.
 //!
-//! One service value for each connection, because a connection is a peer with its rights.
+//! One service value for each connection, because a connection is a peer with its rights. The
+//! socket for agents and the one for borrowers differ in what their peers may call ([`Api`]).
 //! [`accept`] lets peers in, by a thread in [`acceptor`], or turns them away by [`rejector`]. A
 //! [`connection`] bounds what its peer can take, [`serving`] reads calls and sends replies,
-//! [`translate`] has the words, [`watch`] the one method with many replies.
+//! [`translate`] has the words, [`lending`] the method of both sockets, [`watch`] the one method
+//! with many replies.
 
 pub(crate) mod accept;
 mod acceptor;
-mod agent;
 mod connection;
+mod lending;
 mod rejector;
 mod serving;
 mod translate;
 mod watch;
 
-use std::rc::Rc;
-use std::time::Instant;
+use std::rc::{Rc, Weak};
 
 use book::Requester;
+use tokio::net::UnixStream;
+use wire::agent::{GetSupply, ListLoans, Loans, MAX_LISTED, Return, Supplies};
 use wire::{
     Call, Configure, Configured, Drain, Drained, Error, FindHolders, FinishZeroing, Finished,
     GetStatus, Holders, LendRequest, Parameters, Refused, Release, Released, Revoke, Revoked,
@@ -28,8 +31,33 @@ use wire::{
 use crate::ops::{Shared, holders, waits, watchers};
 use crate::peers::rights::Rights;
 use crate::peers::users::Place;
-use serving::{Answer, Interface, reply, unknown};
+use serving::{Answer, reply};
 use watch::Reports;
+
+/// Which socket a peer came by: that bounds what it may call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    /// For borrowers, zeroers and observers: all of `io.prezero`, except loans by name.
+    Borrowers,
+    /// For programs that hand memory on to others: loans by name, and `io.prezero.agent`.
+    Agents,
+}
+
+/// An interface: its name, and its definition as clients get it.
+type Interface = (&'static str, &'static str);
+
+const BORROWERS: Interface = (wire::INTERFACE, wire::DESCRIPTION);
+const AGENTS: Interface = (wire::agent::INTERFACE, wire::agent::DESCRIPTION);
+
+impl Api {
+    /// The interfaces that its socket serves.
+    fn interfaces(self) -> &'static [Interface] {
+        match self {
+            Self::Borrowers => &[wire::SERVICE, BORROWERS],
+            Self::Agents => &[wire::SERVICE, BORROWERS, AGENTS],
+        }
+    }
+}
 
 /// One connection.
 #[derive(Debug)]
@@ -37,18 +65,25 @@ struct Service {
     shell: Shared,
     rights: Rights,
     place: Rc<Place>,
+    api: Api,
+    /// The connection, which ends without this knowing.
+    peer: Weak<UnixStream>,
 }
 
-impl Interface for Service {
-    const NAME: &'static str = wire::INTERFACE;
-    const DESCRIPTION: &'static str = wire::DESCRIPTION;
-    type Error = Error;
+impl Service {
+    /// Carries out a call of one of its methods.
+    async fn call(&mut self, call: Call) -> Result<Answer, Refused> {
+        match self.api {
+            Api::Borrowers => self.call_by_borrower(call).await,
+            Api::Agents => self.call_by_agent(call).await,
+        }
+    }
 
-    async fn call(&mut self, call: Call) -> Result<Answer, Refused<Error>> {
+    async fn call_by_borrower(&self, call: Call) -> Result<Answer, Refused> {
         match call.method.as_str() {
             GetStatus::NAME => reply(call, async |it| self.get_status(it).await).await,
-            LendRequest::NAME => self.lend(call.parameters()?).await.map_err(Refused::Interface),
-            TakeZeroing::NAME => self.take(call.parameters()?).map_err(Refused::Interface),
+            LendRequest::NAME => Ok(self.lend(call.parameters()?).await?),
+            TakeZeroing::NAME => Ok(self.take(call.parameters()?)?),
             FinishZeroing::NAME => reply(call, async |it| self.finish_zeroing(it).await).await,
             Release::NAME => reply(call, async |it| self.release(it).await).await,
             Drain::NAME => reply(call, async |it| self.drain(it).await).await,
@@ -56,7 +91,21 @@ impl Interface for Service {
             Revoke::NAME => reply(call, async |it| self.revoke(it).await).await,
             Configure::NAME => reply(call, async |it| self.configure(it).await).await,
             Watch::NAME => self.watch(call),
-            _ => Err(unknown(call, Self::NAME)),
+            _ => Err(serving::not_found(self.api, call.method)),
+        }
+    }
+
+    async fn call_by_agent(&self, call: Call) -> Result<Answer, Refused> {
+        match call.method.as_str() {
+            LendRequest::NAME => Ok(self.lend(call.parameters()?).await?),
+            Return::NAME => reply(call, async |it| self.return_loan(it).await).await,
+            ListLoans::NAME => reply(call, async |it| self.list_loans(it)).await,
+            GetSupply::NAME => reply(call, async |it| self.get_supply(it)).await,
+            // The other methods of `io.prezero`.
+            method if serving::has_method(self.api, method) => {
+                Err(self.elsewhere(&format!("call {method}")).into())
+            }
+            _ => Err(serving::not_found(self.api, call.method)),
         }
     }
 }
@@ -68,22 +117,39 @@ impl Service {
         Ok(holders::describe(&self.shell, &self.rights, status).await)
     }
 
-    async fn lend(&self, request: LendRequest) -> Result<Answer, Error> {
-        let begin = Instant::now();
-        let refused = |_: &_| self.shell.borrow().metrics.refused(None, begin.elapsed());
-        self.rights.may_lend().inspect_err(refused)?;
-        let (uid, account) = (self.rights.uid(), self.rights.account());
-        let quota = self.rights.quota();
-        let mut asked = self.shell.borrow_mut().ask(request, uid, account, quota)?;
-        let granted = waits::lend(&self.shell, &self.place, &mut asked, self.rights.ids());
-        match granted.await? {
-            Ok(handover) => {
-                let (lent, fds) = translate::lent(handover)?;
-                holders::record(&self.shell, &self.rights, &lent);
-                Ok(Answer::with_loan(&lent, fds, lent.lease))
-            }
-            Err(refusal) => Err(translate::refusal(&asked, &refusal, self.shell.borrow().book())),
+    /// The refusal of what only peers of the other socket may.
+    fn elsewhere(&self, action: &str) -> Error {
+        let other = match self.api {
+            Api::Borrowers => "agents",
+            Api::Agents => "borrowers",
+        };
+        let needed = format!("only the daemon's socket for {other} takes that");
+        Error::NotPermitted { uid: self.rights.uid(), action: action.to_owned(), needed }
+    }
+
+    async fn return_loan(&self, Return { name, discard }: Return) -> Result<Configured, Error> {
+        self.rights.may_be_agent()?;
+        match waits::return_by_name(&self.shell, &name, discard).await? {
+            Some(true) => Ok(Configured {}),
+            Some(false) => Err(Error::NameBusy { name: name.to_string() }),
+            None => Err(Error::NoSuchName { name: name.to_string() }),
         }
+    }
+
+    fn list_loans(&self, ListLoans { prefix, after }: ListLoans) -> Result<Loans, Error> {
+        self.rights.may_be_agent()?;
+        let shell = self.shell.borrow();
+        let prefix = prefix.unwrap_or_default();
+        let mut found = shell.book().named_loans(&prefix, after.as_ref());
+        let listed = found.by_ref().take(MAX_LISTED);
+        let loans = listed.map(|loan| translate::listed(&shell, &loan)).collect();
+        let more = found.next().is_some();
+        Ok(Loans { loans, more })
+    }
+
+    fn get_supply(&self, GetSupply {}: GetSupply) -> Result<Supplies, Error> {
+        self.rights.may_be_agent()?;
+        Ok(Supplies { supplies: self.shell.borrow_mut().supply() })
     }
 
     fn take(&self, work: TakeZeroing) -> Result<Answer, Error> {
@@ -147,10 +213,10 @@ impl Service {
         Ok(Configured {})
     }
 
-    fn watch(&self, call: Call) -> Result<Answer, Refused<Error>> {
+    fn watch(&self, call: Call) -> Result<Answer, Refused> {
         let more = call.more;
         let watch = call.parameters()?;
-        self.rights.may_look().map_err(Refused::Interface)?;
+        self.rights.may_look()?;
         Ok(match more {
             true => Answer::Reports(Reports::new(&self.shell, &self.place, watch)),
             false => Answer::new(&watch::once(&self.shell, watch)),

@@ -11,8 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use super::connection::send;
 
 /// How long the socket of a refused connection stays open, so that a peer which has not sent its
@@ -43,8 +41,8 @@ impl Rejector {
     }
 
     /// Says why, reads nothing, and hangs up at once.
-    pub(super) fn reject(&self, stream: OwnedFd, error: &impl Serialize) {
-        let Ok(message) = wire::refusal(error) else { return };
+    pub(super) fn reject(&self, stream: OwnedFd, error: wire::Error) {
+        let Ok(message) = wire::refusal(&error.into()) else { return };
         if self.on_the_way.load(Ordering::Relaxed) < MAX_QUEUED_REJECTIONS {
             self.on_the_way.fetch_add(1, Ordering::Relaxed);
             // Without a thread it comes back, and is closed.
@@ -91,7 +89,7 @@ mod tests {
         let pairs = (0..4 * MAX_CLOSING_CONNECTIONS).map(|_| UnixStream::pair().unwrap());
         let (theirs, ours): (Vec<_>, Vec<_>) = pairs.unzip();
         let error = wire::Error::NothingToZero;
-        ours.into_iter().for_each(|stream| rejector.reject(stream.into(), &error));
+        ours.into_iter().for_each(|stream| rejector.reject(stream.into(), error.clone()));
         for mut stream in theirs {
             let mut reported = String::new();
             stream.read_to_string(&mut reported).unwrap();

@@ -2,72 +2,119 @@
 //! Turns the daemon's values into replies.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use book::{Asked, Book, LoanPart, Refusal};
-use wire::{Error, Job, Lent, LentPart};
+use book::{Asked, HeldByName, LoanPart, Refusal};
+use wire::{Error, Job, Lent, LentPart, NamedLoan};
 
-use crate::ops::{Handover, Lease, TakenJob, waits};
+use crate::ops::{Handover, Lease, Shell, TakenJob, waits};
 
-/// A loan and its descriptors: the lease, then one per part.
-///
-/// # Errors
-/// A loan by name, which has no descriptors.
-pub(super) fn lent(lent: waits::NamedLoanStep) -> Result<(Lent, Vec<OwnedFd>), Error> {
-    let waits::NamedLoanStep::Descriptors(Handover {
-        loan,
-        lease: Lease::Descriptor(lease),
-        blocks,
-    }) = lent
-    else {
-        return Err(Error::Failed { what: "this loan has a name".to_owned() });
+/// A loan and its descriptors: the lease, then one per part. A loan by name has a path instead.
+pub(super) fn lent(shell: &Shell, lent: waits::HeldLoan) -> (Lent, Vec<OwnedFd>) {
+    let (held, ready, kept, found) = match lent {
+        waits::HeldLoan::Descriptors(handover) => return handed_over(handover),
+        waits::HeldLoan::Named { held, ready, kept } => {
+            let ready = ready.bytes(held.page_size);
+            (held, ready, kept, false)
+        }
+        waits::HeldLoan::Found(held) => {
+            let ready = shell.memory_of(held.block, held.page_size).min(held.bytes());
+            (held, ready, false, true)
+        }
+    };
+    let part = LentPart { fd: None, node: held.node, bytes: held.bytes(), ready_bytes: ready };
+    let reply = Lent {
+        lease_fd: None,
+        lease: held.lease,
+        page_size: held.page_size,
+        kept,
+        parts: vec![part],
+        path: Some(path(shell, &held)),
+        found,
+    };
+    (reply, Vec::new())
+}
+
+fn handed_over(handover: Handover) -> (Lent, Vec<OwnedFd>) {
+    let Handover { loan, lease, blocks } = handover;
+    let lease = match lease {
+        Lease::Descriptor(lease) => Some(lease),
+        Lease::Name => None,
     };
     let part = |(fd, part): (u32, &LoanPart)| LentPart {
-        fd,
+        fd: Some(fd),
         node: part.node,
         bytes: part.pages.bytes(loan.page_size),
         ready_bytes: part.ready.bytes(loan.page_size),
     };
     let reply = Lent {
-        lease_fd: 0,
+        lease_fd: lease.as_ref().map(|_| 0),
         lease: loan.lease,
         page_size: loan.page_size,
         kept: loan.kept,
         parts: (1..).zip(&loan.parts).map(part).collect(),
+        path: None,
+        found: false,
     };
-    Ok((reply, std::iter::once(lease).chain(blocks).collect()))
+    (reply, lease.into_iter().chain(blocks).collect())
+}
+
+/// A loan by name, as it is listed. The path of a pending loan's file is withheld.
+pub(super) fn listed(shell: &Shell, loan: &HeldByName) -> NamedLoan {
+    let path = if loan.is_pending { String::new() } else { path(shell, loan) };
+    NamedLoan { path, ..loan.listed() }
+}
+
+fn path(shell: &Shell, loan: &HeldByName) -> String {
+    let path = shell.path_of(loan.block);
+    path.as_deref().map(Path::to_string_lossy).unwrap_or_default().into_owned()
 }
 
 /// Why a loan was refused, to its borrower.
-pub(super) fn refusal(asked: &Asked, refusal: &Refusal, book: &Book) -> Error {
-    let request = &asked.request;
+pub(super) fn refusal(shell: &Shell, asked: &Asked, refusal: &Refusal) -> Error {
+    let (request, book) = (&asked.request, shell.book());
+    let asked_bytes = request.bytes;
+    let name = || request.name().map(ToString::to_string).unwrap_or_default();
     match refusal {
         Refusal::Size(error) => Error::bad_value("bytes", error),
         Refusal::NoSuchPool => {
-            let size = request.page_size.map_or("any".to_owned(), |s| s.to_string());
+            let any = || "pages of any size".to_owned();
+            let pages = request.page_size.map_or_else(any, |size| format!("{size} pages"));
             let node = request.node.map_or("any node".to_owned(), |n| format!("node {n}"));
             let pools: Vec<_> = book.pool_keys().map(|pool| pool.to_string()).collect();
             let configured = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
-            Error::NoSuchPool { wanted: format!("{size} pages on {node}"), configured }
+            Error::NoSuchPool { wanted: format!("{pages} on {node}"), configured }
         }
-        Refusal::Quota { held, quota } => Error::QuotaExceeded {
-            uid: asked.account,
-            held_bytes: *held,
-            quota_bytes: *quota,
-            asked_bytes: request.bytes,
-        },
-        Refusal::NotEnough { page_size, ready, free } => Error::NotEnough {
-            asked_bytes: request.bytes,
-            page_size: *page_size,
-            ready_bytes: *ready,
-            free_bytes: *free,
-        },
+        &Refusal::Quota { held: held_bytes, quota: quota_bytes } => {
+            Error::QuotaExceeded { uid: asked.account, held_bytes, quota_bytes, asked_bytes }
+        }
+        &Refusal::ScopeQuota { held: held_bytes, quota: quota_bytes } => {
+            let scope = request.name().and_then(|name| name.tenant()).unwrap_or_default();
+            let scope = scope.to_owned();
+            Error::ScopeQuotaExceeded { scope, held_bytes, quota_bytes, asked_bytes }
+        }
+        &Refusal::NotEnough { page_size, ready: ready_bytes, free: free_bytes } => {
+            Error::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes }
+        }
         Refusal::OwnerDraining => {
             Error::Failed { what: "the owner's content is draining".to_owned() }
         }
-        Refusal::NameTaken
-        | Refusal::NameBusy
-        | Refusal::TooManyNames
-        | Refusal::ScopeQuota { .. } => Error::Failed { what: "this loan has no name".to_owned() },
+        Refusal::NameTaken => match request.name().and_then(|name| book.named(name)) {
+            Some(there) => Error::NameTaken {
+                name: name(),
+                bytes: there.bytes(),
+                page_size: there.page_size,
+                node: there.node,
+                uid: there.uid,
+            },
+            // It has ended since.
+            None => Error::NameBusy { name: name() },
+        },
+        Refusal::NameBusy => Error::NameBusy { name: name() },
+        Refusal::TooManyNames => {
+            let most = asked.named.as_ref().map_or(0, |named| named.most as u64);
+            Error::TooManyNames { most }
+        }
     }
 }
 

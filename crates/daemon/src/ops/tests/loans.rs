@@ -162,6 +162,8 @@ fn content_lent_again_stays_its_owners_sent_or_not() {
     assert_eq!(bed.count(StateName::Kept), 1);
 }
 
+// Promise P243 (isolation): Zeros that the daemon had not sent when it crashed are not kept
+// either. A loan goes on if its files cannot be marked as its owner's, and is not kept.
 #[test]
 fn killed_daemon_leaves_owners_their_content_not_unsent_zeros() {
     for (is_sent, kept, zeroable) in [(false, 0, 1), (true, 1, 0)] {
@@ -180,6 +182,7 @@ fn killed_daemon_leaves_owners_their_content_not_unsent_zeros() {
     }
 }
 
+// Promise P243.
 #[test]
 fn loan_with_unmarkable_files_goes_on_and_is_not_kept() {
     let mut bed = Bed::new();
@@ -229,6 +232,7 @@ fn opened_ready_block_is_not_lent() {
     assert_eq!((bed.count(StateName::Draining), bed.count(StateName::Zeroable)), (0, 2));
 }
 
+// Promise P257 (isolation): A ready block that another user may open is not lent.
 #[test]
 fn a_ready_block_that_others_may_open_is_not_lent() {
     let bed = Bed::new();
@@ -241,6 +245,8 @@ fn a_ready_block_that_others_may_open_is_not_lent() {
     assert_eq!(bed.count(StateName::Ready), 0);
 }
 
+// Promise P258 (isolation): A loan that cannot be handed over ends, a start frees what a crash
+// left on its way to the kernel, and lost events have every watched block looked at.
 #[test]
 fn a_loan_that_cannot_be_handed_over_is_over() {
     let mut bed = Bed::new();

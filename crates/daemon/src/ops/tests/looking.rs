@@ -68,6 +68,7 @@ fn loan_with_a_missing_file_ends() {
     assert!(!bed.has(lease), "nobody can have what cannot be opened");
 }
 
+// Promise P254.
 #[test]
 fn lent_block_is_opened_in_its_borrowers_queue_only() {
     let mut bed = Bed::new();
@@ -86,6 +87,7 @@ fn lent_block_is_opened_in_its_borrowers_queue_only() {
     assert!(!bed.has(lease));
 }
 
+// Promise P257.
 #[test]
 fn job_result_is_of_its_holder_and_its_memory() {
     let bed = Bed::with("", "pages_per_block = 2");
@@ -134,6 +136,8 @@ fn returned_block_with_a_borrowers_lease_is_draining() {
     assert_eq!(bed.count(StateName::Zeroable), 1);
 }
 
+// Promise P256 (isolation): A free block with a memory error goes back to the kernel within a
+// second of the kernel's report.
 #[test]
 fn a_ready_block_with_a_memory_error_is_not_lent() {
     let bed = Bed::new();
@@ -172,6 +176,8 @@ fn allocate(file: &File, how: FallocateFlags, page: u64) {
     fallocate(file, how, page * SIZE.bytes(), SIZE.bytes()).expect("room");
 }
 
+// Promise P253 (isolation): Nothing behind the end of a returned file reaches a later loan,
+// whether or not the kernel shows pins.
 #[test]
 fn pages_behind_the_end_of_a_returned_file_are_the_kernels() {
     let (bed, block) = returned(|file| allocate(file, FallocateFlags::KEEP_SIZE, 1));
@@ -180,6 +186,7 @@ fn pages_behind_the_end_of_a_returned_file_are_the_kernels() {
     assert_eq!(memory, Pages(1));
 }
 
+// Promise P253.
 #[test]
 fn a_page_behind_the_end_does_not_stand_for_one_that_was_lent() {
     // As many pages as were lent: they add up, and are elsewhere.
@@ -191,6 +198,7 @@ fn a_page_behind_the_end_does_not_stand_for_one_that_was_lent() {
     assert_eq!(bed.names("draining").len() + bed.names("gone").len(), 0);
 }
 
+// Promise P253.
 #[test]
 fn block_of_set_length_has_nothing_behind_its_end() {
     let bed = Bed::new();
@@ -205,6 +213,9 @@ fn block_of_set_length_has_nothing_behind_its_end() {
     assert_eq!(memory, Pages(1), "also where that is its length");
 }
 
+// Promise P254 (isolation): The daemon's thread opens and closes no file that a borrower has: both
+// are events that wake every waiter of the borrower's inotify descriptor, and the user's user
+// queue does them.
 #[test]
 fn description_of_a_borrowers_file_is_closed_in_its_queue() {
     let bed = Bed::new();
@@ -224,6 +235,8 @@ fn description_of_a_borrowers_file_is_closed_in_its_queue() {
     assert!(!is_open());
 }
 
+// Promise P255 (isolation): A program that runs from lent memory holds its block as a mapping
+// does, until it ends.
 #[test]
 fn returned_block_of_a_running_program_drains_until_it_exits() {
     let mut bed = Bed::new();

@@ -99,6 +99,7 @@ fn files_that_the_daemon_knows_nothing_of_are_counted() {
     drop(busy);
 }
 
+// Promise P258.
 #[test]
 fn pages_in_flight_at_a_crash_are_freed() {
     let (bed, path) = with_one_ready();

@@ -15,6 +15,7 @@ use wire::LendRequest;
 use super::*;
 use crate::ops::testkit::{BORROWER, Bed, SIZE, WAIT_TIMEOUT, map, owned, pages};
 use crate::ops::waits;
+use crate::peers::metrics::OwnProcess;
 use crate::peers::users::{Bounds, Users};
 
 /// Runs a test on a thread with a clock that stands still while any task has something to do.
@@ -41,8 +42,8 @@ async fn lend(bed: &Bed, request: &LendRequest) -> Result<Handover, Refusal> {
 }
 
 /// The hand-over of a loan.
-fn handed(lent: NamedLoanStep) -> Handover {
-    let NamedLoanStep::Descriptors(handover) = lent else { panic!("{lent:?}") };
+fn handed(lent: HeldLoan) -> Handover {
+    let HeldLoan::Descriptors(handover) = lent else { panic!("{lent:?}") };
     handover
 }
 
@@ -204,7 +205,7 @@ fn named(count: u64) -> (LoanName, LendRequest) {
 async fn lend_by_name(
     bed: &Bed,
     request: &LendRequest,
-) -> Result<Result<NamedLoanStep, Refusal>, wire::Error> {
+) -> Result<Result<HeldLoan, Refusal>, wire::Error> {
     let uid = Uid(BORROWER);
     let asked = bed.shell.borrow_mut().ask(request.clone(), uid, uid, None);
     let mut asked = asked.expect("a request");
@@ -236,10 +237,7 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
         let held = bed.shell.borrow_mut().hold_by_name(pending).expect("a file");
         bed.shell.borrow().changes.wake();
         let found = found.await;
-        assert!(
-            matches!(&found, Ok(Ok(NamedLoanStep::Found(found))) if *found == held),
-            "{found:?}"
-        );
+        assert!(matches!(&found, Ok(Ok(HeldLoan::Found(found))) if *found == held), "{found:?}");
         let returned = returned.await;
         assert!(matches!(returned, Ok(Some(true))), "{returned:?}");
         assert_eq!(begin.elapsed(), 2 * OWNER_TIMEOUT, "neither waited any longer");
@@ -250,8 +248,7 @@ fn a_name_that_another_call_makes_is_waited_for_two_seconds() {
 async fn being_filled<'a>(
     bed: &'a Bed,
     request: &'a LendRequest,
-) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<NamedLoanStep, Refusal>, wire::Error>> + 'a>>
-{
+) -> std::pin::Pin<Box<dyn Future<Output = Result<Result<HeldLoan, Refusal>, wire::Error>> + 'a>> {
     let mut lent: std::pin::Pin<Box<dyn Future<Output = _>>> = Box::pin(lend_by_name(bed, request));
     let begin = std::time::Instant::now();
     loop {
@@ -271,6 +268,7 @@ async fn being_filled<'a>(
     }
 }
 
+// Promise P270.
 #[test]
 fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
     by_the_clock(async {
@@ -304,7 +302,7 @@ fn an_agent_that_hangs_up_or_a_return_ends_the_fill() {
 /// How many loans of each outcome the metrics count.
 fn counted(bed: &Bed) -> Vec<(&'static str, u64)> {
     let status = bed.shell.borrow_mut().status();
-    let text = bed.shell.borrow().metrics.text(&status, Duration::ZERO);
+    let text = bed.shell.borrow().metrics.text(&status, Duration::ZERO, OwnProcess::default());
     let of = |outcome: &'static str| {
         let line = format!("prezero_loans_total{{outcome=\"{outcome}\"}} ");
         let count = text.lines().find_map(|found| found.strip_prefix(&line))?;
@@ -349,7 +347,7 @@ fn named_loan_reports_ready_and_kept_bytes() {
         let (name, request) = named(1);
         for ready in [Pages(1), Pages::ZERO] {
             let lent = lend_by_name(&bed, &LendRequest { whole: true, ..request.clone() }).await;
-            let Ok(Ok(NamedLoanStep::Named { held, ready: had, kept })) = lent else {
+            let Ok(Ok(HeldLoan::Named { held, ready: had, kept })) = lent else {
                 panic!("{lent:?}")
             };
             assert_eq!((held.pages, had, kept), (Pages(1), ready, false));

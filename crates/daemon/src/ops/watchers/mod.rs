@@ -38,7 +38,7 @@ pub(crate) fn lease(shell: &Shared, lease: LeaseId, end: DaemonEnd) {
             // Short of memory, or of what its user may watch (epoll's max_user_watches): its pages
             // would be lent until a restart.
             Err((end, error)) => {
-                tracing::warn!(%error, %lease, "a lease cannot be watched: looks at it now and then");
+                tracing::warn!(%error, lease = lease.0, "a lease cannot be watched: looks at it now and then");
                 seen_unheld(&end).await;
                 end
             }
@@ -55,7 +55,7 @@ pub(crate) fn leases(shell: &Shared, mut later: UnboundedReceiver<FoundLease>) {
             match end {
                 Ok(Some(end)) => lease(&shell, id, end),
                 Ok(None) => shell.borrow_mut().close_lease(id, None),
-                Err(error) => tracing::error!(%error, lease = %id, "a lease cannot be watched"),
+                Err(error) => tracing::error!(%error, lease = id.0, "a lease cannot be watched"),
             }
         }
     });

@@ -23,7 +23,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use units::Pages;
+use units::{Bytes, Pages};
 use wire::Status;
 
 use table::{Metric, MetricSource, TABLE};
@@ -165,6 +165,11 @@ impl Metrics {
         self.lend.observe(took.as_secs_f64());
     }
 
+    /// Counts a connection that was refused for a missing right.
+    pub(crate) fn stranger(&self) {
+        self.refusals.add(Reason::Permission as usize);
+    }
+
     /// Counts a configuration that was read again.
     pub(crate) fn reloaded(&self, good: bool) {
         self.reloads.add(if good { Reload::Done } else { Reload::Refused } as usize);
@@ -172,8 +177,9 @@ impl Metrics {
 
     /// Everything in Prometheus' text form (OpenMetrics 1.0). `running` is the CPU time used so far
     /// by workers that still run.
-    pub(crate) fn text(&self, status: &Status, running: Duration) -> String {
-        let scrape = Scrape { status, metrics: self, worker_cpu: ended_children() + running };
+    pub(crate) fn text(&self, status: &Status, running: Duration, process: OwnProcess) -> String {
+        let worker_cpu = ended_children() + running;
+        let scrape = Scrape { status, metrics: self, worker_cpu, process };
         let mut registry = Registry::with_prefix("prezero");
         registry.register_collector(Box::new(Collected::new(&scrape)));
         let mut text = String::new();
@@ -189,6 +195,16 @@ struct Scrape<'a> {
     status: &'a Status,
     metrics: &'a Metrics,
     worker_cpu: Duration,
+    process: OwnProcess,
+}
+
+/// The daemon's process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OwnProcess {
+    /// When it started, in seconds since 1970.
+    pub(crate) started: u64,
+    /// Its resident memory.
+    pub(crate) resident: Bytes,
 }
 
 /// Values by the values of their labels, in the order of the row's labels.

@@ -56,6 +56,13 @@ const UID: &[Label] = &[label("uid", &[])];
 const BUILD: &[Label] = &[label("version", &[]), label("provider", &[])];
 const OUTCOME: &[Label] = &[label("outcome", LoanOutcome::WORDS)];
 const REASON: &[Label] = &[label("reason", Reason::WORDS)];
+const HEALTH: &[Label] = &[label("state", WORDS)];
+const WORDS: &[&str] = &["healthy", "degraded", "paused", "drained"];
+const CAUSE: &[Label] = &[label("cause", CAUSES)];
+const CAUSES: &[&str] = &[
+    "drained", "pressure", "workers", "reload", "stranger", "quota", "shortage", "blocks", "node",
+    "pool", "taken", "resize", "fresh", "listener", "files",
+];
 const RESULT: &[Label] = &[label("result", Reload::WORDS)];
 
 macro_rules! metrics {
@@ -85,11 +92,20 @@ metrics! {
     Gauge "leases" NONE "Loans that are out" => |s| one(s.status.loans.len() as u64);
     Gauge "workers" NONE "The daemon's own workers that run now" => |s| one(s.status.workers.into());
     Gauge "paused" NONE "1 while background zeroing waits for CPU pressure to fall" => |s| one(s.status.paused_by_pressure.into());
+    Gauge "drained" NONE "1 while it keeps nothing ready, because it was drained" => |s| one(s.status.drained.into());
+    Gauge "fresh" NONE "1 where pools clear returned memory anew that would clear it in place if pins could be seen"
+        => |s| one(s.status.fresh_reason.is_some().into());
+    Gauge "resize_halted" KERNEL_POOL "1 while the kernel's pool is smaller than wanted, or held down by another program"
+        => |s| kernel_pools(s, |p| Some((p.resize.as_ref()?.short_because.is_some() || p.resize.as_ref()?.held_pages.is_some()).into()));
+    Gauge "health" HEALTH "1 for the word that prezero status has for the service, 0 for the others" => health;
+    Gauge "ailments" CAUSE "1 for each cause that keeps the service from its best: prezero doctor has the remedy" => ailments;
+    Gauge "start_time_seconds" NONE "When the daemon started, in seconds since 1970" => |s| one(s.process.started);
+    Gauge "resident_memory_bytes" NONE "Memory of the daemon's own that is resident" => |s| one(s.process.resident.0);
     Gauge "build_info" BUILD "Version and provider of the daemon; always 1"
         => |s| [(vec![s.status.version.clone(), s.status.provider.to_string()], 1)].into();
     Counter "loans" OUTCOME "Loans granted, by what they found: all pages ready, some, none, or content kept for their owner"
         => |s| s.metrics.loans.samples();
-    Counter "refusals" REASON "Loans refused, by reason; the last three concern loans by name" => |s| s.metrics.refusals.samples();
+    Counter "refusals" REASON "Loans refused, by reason; permission counts refused connections, too; the last three concern loans by name" => |s| s.metrics.refusals.samples();
     Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
     Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.lent_ready_bytes.0);
     Counter "lent_unbacked_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.lent_unbacked_bytes.0);
@@ -109,6 +125,18 @@ const fn label(name: &'static str, values: &'static [&'static str]) -> Label {
 /// The value of a metric without labels.
 fn one(value: u64) -> Samples {
     [(Vec::new(), value)].into()
+}
+
+fn health(scrape: &Scrape<'_>) -> Samples {
+    let word = scrape.status.health.word();
+    WORDS.iter().map(|state| (vec![(*state).to_owned()], u64::from(*state == word))).collect()
+}
+
+/// Every cause, so that an alert sees each of them begin.
+fn ailments(scrape: &Scrape<'_>) -> Samples {
+    let has =
+        |cause: &str| scrape.status.ailments.iter().any(|ailment| ailment.cause.word() == cause);
+    CAUSES.iter().map(|cause| (vec![(*cause).to_owned()], u64::from(has(cause)))).collect()
 }
 
 /// As it is configured: `2M`, `1G`.

@@ -46,6 +46,7 @@ fn place(text: &str, mark: &str) -> std::ops::Range<usize> {
     start..start + text[start..].find("\n<!-- end -->").expect("an end") + 1
 }
 
+// Promise P64.
 #[test]
 fn documentation_has_the_table_of_metrics() {
     let path = file("docs/reference/metrics.md");
@@ -61,6 +62,7 @@ fn documentation_has_the_table_of_metrics() {
     assert!(text == made, "write it anew: PREZERO_WRITE_DOCS=1 cargo test -p prezero-daemon");
 }
 
+// Promise P64.
 #[test]
 fn dashboard_shows_every_metric_and_no_other() {
     let text = fs::read_to_string(file("dist/grafana/prezero.json")).expect("the dashboard");
@@ -87,16 +89,39 @@ fn dashboard_shows_every_metric_and_no_other() {
 }
 
 #[test]
+fn alerts_and_their_cases_ask_for_metrics_that_there_are() {
+    let known: BTreeSet<_> = TABLE.iter().map(full_name).collect();
+    for name in ["prezero.rules.yml", "prezero.test.yml"] {
+        let text = fs::read_to_string(file("dist/prometheus").join(name)).expect("the alerts");
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let asked: BTreeSet<_> = words.filter(|word| word.starts_with("prezero_")).collect();
+        assert!(asked.len() > 5, "{name}: {asked:?}");
+        let unknown: Vec<_> = asked.iter().filter(|word| !known.contains(**word)).collect();
+        assert!(unknown.is_empty(), "{name}: {unknown:?}");
+    }
+    let alerts = fs::read_to_string(file("dist/prometheus/prezero.rules.yml")).expect("the alerts");
+    let cases = fs::read_to_string(file("dist/prometheus/prezero.test.yml")).expect("the cases");
+    let pages = fs::read_to_string(file("docs/guides/monitor.md")).expect("the page");
+    for alert in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        assert!(cases.contains(&format!("alertname: {alert}\n")), "{alert} has no case");
+        assert!(pages.contains(&format!("`{alert}`")), "{alert} is not in the guide");
+    }
+}
+
+#[test]
 fn every_label_value_is_there_from_the_start() {
     let status = Status { pools: vec![wire::PoolStatus::default()], ..empty() };
-    let text = Metrics::new().text(&status, Duration::ZERO);
+    let text = Metrics::new().text(&status, Duration::ZERO, OwnProcess::default());
     for metric in TABLE {
         for label in metric.labels {
             for value in label.values {
                 let (name, pair) = (full_name(metric), format!("{}=\"{value}\"", label.name));
                 let is_sample = |line: &str| line.starts_with(&name) && line.contains(&pair);
                 let sample = text.lines().find(|line| is_sample(line));
-                assert!(sample.is_some_and(|line| line.ends_with(" 0")), "{name} {pair}\n{text}");
+                let is_there = sample.is_some_and(|line| {
+                    line.ends_with(" 0") || name == "prezero_health" && line.ends_with(" 1")
+                });
+                assert!(is_there, "{name} {pair}\n{text}");
             }
         }
     }
@@ -110,7 +135,8 @@ fn empty() -> Status {
     serde_json::from_value(serde_json::json!({
         "provider": "stock", "version": "1", "pid": 1, "pools": [], "levels": [], "loans": [],
         "users": [], "workers": 0, "drained": false, "unknown_files": 0,
-        "paused_by_pressure": false, "fresh_reason": null, "counters": wire::Counters::default(),
+        "paused_by_pressure": false, "fresh_reason": null, "health": "healthy", "ailments": [],
+        "counters": wire::Counters::default(),
     }))
     .expect("a status")
 }

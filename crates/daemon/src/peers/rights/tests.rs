@@ -75,7 +75,7 @@ fn each_right_is_its_groups_alone() {
             rights.may_connect().is_ok(),
             rights.may_lend().is_ok(),
             rights.may_zero("zero").is_ok(),
-            rights.may_lend_by_name().is_ok(),
+            rights.may_be_agent().is_ok(),
             rights.may_revoke("revoke").is_ok(),
         ]
     };
@@ -87,6 +87,9 @@ fn each_right_is_its_groups_alone() {
     assert_eq!(may(0, OTHER_USER, &[]), [true; 5]);
 }
 
+// Promise P245 (socket): The daemon knows what a peer may do from its user, its primary group and
+// at most 256 supplementary groups. A process in more has the rights of its primary group. Root is
+// always served. The daemon keeps the rights and no group.
 #[test]
 fn too_many_groups_leave_root_and_the_primary_group() {
     let groups = usual();
@@ -99,11 +102,13 @@ fn too_many_groups_leave_root_and_the_primary_group() {
     assert!(refused.contains("more than 256"), "{refused}");
 }
 
+// Promise P245.
 #[test]
 fn memory_per_peer_does_not_grow_with_its_groups() {
     assert!(size_of::<Rights>() <= 128, "{} bytes", size_of::<Rights>());
 }
 
+// Promise P246 (socket): A reload changes what open connections may do.
 #[tokio::test]
 async fn reload_asks_an_open_connection_for_its_groups_again() {
     let (ours, _theirs) = UnixStream::pair().unwrap();

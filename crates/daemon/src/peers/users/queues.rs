@@ -78,6 +78,8 @@ mod tests {
         queues
     }
 
+    // Promise P247 (tree): Requests to the tree take turns by user. A signal reaches a request
+    // that waits for its turn.
     #[test]
     fn users_take_turns_with_any_backlog() {
         let mut queues = queues(&[1, 1, 1, 1, u32::MAX, 2, 2]);
@@ -94,6 +96,7 @@ mod tests {
         assert!(!order.contains(&3));
     }
 
+    // Promise P247.
     #[test]
     fn waiting_request_is_found_and_keeps_its_place() {
         let mut queues = queues(&[1, 2, 1, 1]);

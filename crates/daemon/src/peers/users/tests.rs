@@ -11,6 +11,7 @@ fn fill(users: &Rc<Users>, uid: u32) -> Vec<Place> {
     std::iter::from_fn(|| users.enter(uid, uid == ROOT).ok()).take(100).collect()
 }
 
+// Promise P91.
 #[test]
 fn one_user_leaves_places_to_others_and_all_of_them_to_root() {
     let users = Users::new(Bounds { all: 8, user: 3 });
@@ -25,6 +26,7 @@ fn one_user_leaves_places_to_others_and_all_of_them_to_root() {
     assert_eq!(fill(&users, 1).len(), 3);
 }
 
+// Promise P207.
 #[test]
 fn busiest_user_makes_room_with_its_longest_silent_connection() {
     let users = Users::new(Bounds { all: 8, user: 4 });
@@ -54,6 +56,8 @@ fn busiest_user_makes_room_with_its_longest_silent_connection() {
     assert!(!root.iter().any(wanted), "masters make no room");
 }
 
+// Promise P224 (years): A subordinate of the user that the daemon runs as is a user among others:
+// it takes none of the daemon's own places, and has none taken for them.
 #[test]
 fn a_master_and_a_subordinate_of_its_account_are_two_users() {
     let users = Users::new(Bounds { all: 4, user: 4 });
@@ -150,6 +154,7 @@ fn after_a_slow_call_a_users_calls_run_in_its_own_thread() {
     assert!(users.enter(1, false).unwrap().wakes_many());
 }
 
+// Promise P94.
 #[test]
 fn calls_sent_ahead_by_one_user_let_another_user_in_between() {
     let users = Users::new(Bounds { all: 100, user: 100 });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who can reach a block: when a worker reports it, before it is lent, and after its loan.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use book::block::{Reach, StateName};
@@ -12,7 +12,7 @@ use units::{BlockId, Bytes, PageSize, Pages};
 
 use super::{Place, Returned, Seen, Store, user_queue_of};
 use crate::base::error::{Error, Result};
-use crate::base::user_queues::{UNLENT_NAMES, event};
+use crate::base::user_queues::{ClosedInQueue, UNLENT_NAMES, UserQueue, event};
 use crate::storage::proof::Proofs;
 use crate::storage::unmap_events::WatchedBlocks;
 
@@ -103,10 +103,19 @@ impl Store {
     /// event on the file, and its watcher decides how many waiters it wakes.
     pub(crate) fn close(&self, block: BlockId, file: Arc<BlockFile>) {
         let Some(last) = Arc::into_inner(file) else { return };
-        let place = self.places.get(&block);
-        let user_queue =
-            place.map_or(UNLENT_NAMES, |at| user_queue_of(&at.name, at.page_size, at.state));
-        self.user_queues.submit(user_queue, move || event(|| drop(last)));
+        self.user_queues.submit(self.user_queue(Some(block)), move || event(|| drop(last)));
+    }
+
+    /// The queue of the user that has or had a block.
+    fn user_queue(&self, block: Option<BlockId>) -> UserQueue {
+        let place = block.and_then(|block| self.places.get(&block));
+        place.map_or(UNLENT_NAMES, |at| user_queue_of(&at.name, at.page_size, at.state))
+    }
+
+    /// Has the daemon's copies of a loan's descriptors closed by its borrower's queue, before it
+    /// looks at the returned block.
+    pub(crate) fn close_sent(&self, block: Option<BlockId>, fds: Vec<OwnedFd>) -> ClosedInQueue {
+        self.user_queues.closes(self.user_queue(block), fds)
     }
 
     /// Opens a block that is about to be lent, and held by its memory, for the daemon itself. At

@@ -50,6 +50,8 @@ fn guessed(scope: &str) -> u64 {
     hasher.finish() & 0x3fff_ffff
 }
 
+// Promise P273 (names): A tenant that chooses the text of its scope cannot choose which user queue
+// its returns share.
 #[test]
 fn scopes_with_chosen_names_share_no_queue() {
     let mut seen = std::collections::HashMap::new();

@@ -66,6 +66,7 @@ pub(super) fn run(
         }
     };
     let qemu = Qemu::find(accel).map_err(Failure::failed)?;
+    let accel = qemu.accel();
     let busybox = static_busybox()
         .ok_or_else(|| Failure::failed("no static busybox: apt-get install busybox-static"))?;
     let mut root = Initramfs::new(busybox, INIT);
@@ -93,7 +94,7 @@ pub(super) fn run(
     };
     let found = match said {
         Ok(said) => Found::read(&said.stdout).map_err(|why| with_console(&why))?,
-        Err(failure) if failure.exit == Exit::Interrupted => return Err(failure),
+        Err(failure) if failure.exit.is_stop() => return Err(failure),
         Err(failure) => return Err(with_console(&failure)),
     };
     let report = Report::new(found, qemu.version(), accel);

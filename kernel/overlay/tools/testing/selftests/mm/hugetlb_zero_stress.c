@@ -5,9 +5,12 @@
  *
  * -d: damage this machine: it marks memory as broken, takes it offline, and
  * empties the pools meanwhile. Nothing is done without it.
- * -q: quick operations: most take one page and look at one word of each base
- * page, which is what the kernel zeroes at least. For a kernel that reads each
- * zeroed page itself before it hands it out.
+ * -q: quick operations, for an emulated machine, which spends most of its time
+ * filling and flushing TLBs, and for a kernel that reads each zeroed page itself
+ * before it hands it out. Four of five take one page into a file and out of it. The
+ * others take one page in most cases, copy one less often, and look at the last
+ * word of each 64 KiB: zeroers write a page in such units, from its front. Each
+ * process stays on one CPU in a round.
  *
  * Processes of several kinds work on the pools of all nodes, in rounds: zeroers,
  * some of which are killed, and users who map, touch, fork, fallocate, copy by
@@ -28,6 +31,7 @@
 #define _GNU_SOURCE
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/time.h>
@@ -129,17 +133,14 @@ static void done(enum kind kind, bool ok)
 
 #define EVERY_BYTE	(~0UL / 0xff)	/* times a byte: a word of it */
 
-/* Bytes from one word that is looked at to the next: with -q a base page. */
-static size_t stride(void)
-{
-	return quick ? 4096 : sizeof(long);
-}
+#define STRIDE		(64 << 10)	/* from one word to the next, with -q */
+#define FIRST		(STRIDE - sizeof(long))
 
 static bool is_all(const char *p, size_t len, unsigned char c)
 {
 	if (!quick)
 		return all_bytes(p, len, c);
-	for (size_t i = 0; i < len; i += stride())
+	for (size_t i = FIRST; i < len; i += STRIDE)
 		if (*(unsigned long *)(p + i) != c * EVERY_BYTE)
 			return false;
 	return true;
@@ -150,7 +151,7 @@ static void fill(char *p, size_t len, unsigned char c)
 	if (!quick)
 		memset(p, c, len);
 	else
-		for (size_t i = 0; i < len; i += stride())
+		for (size_t i = FIRST; i < len; i += STRIDE)
 			*(unsigned long *)(p + i) = c * EVERY_BYTE;
 }
 
@@ -158,7 +159,7 @@ static bool is_same(const char *p, const char *other, size_t len)
 {
 	if (!quick)
 		return !memcmp(p, other, len);
-	for (size_t i = 0; i < len; i += stride())
+	for (size_t i = FIRST; i < len; i += STRIDE)
 		if (*(unsigned long *)(p + i) != *(unsigned long *)(other + i))
 			return false;
 	return true;
@@ -241,7 +242,7 @@ static void fork_and_write(void)
 		char mine;
 
 		check_and_soil(p, pool_page(pool), names[FORK]);
-		mine = p[0];
+		mine = p[FIRST];
 		child = fork();
 		if (child == 0) {
 			signal(SIGBUS, SIG_DFL);
@@ -303,6 +304,57 @@ static void file(void)
 	done(FALLOCATE, ok);
 }
 
+/*
+ * A page comes into a file, one word of it is read and written, and it leaves the
+ * file again. The file and its mapping stay.
+ */
+static void file_page(void)
+{
+	static struct {
+		int fd;
+		char *p;
+		bool busy;	/* a memory error can end this function anywhere */
+	} files[NODES];
+	const struct pool *pool = any_pool();
+	size_t page = pool_page(pool), at;
+	typeof(files[0]) *file = &files[pool - pools];
+	bool ok;
+
+	if (!file->p) {
+		file->fd = memfd_create("stress", MFD_HUGETLB |
+					pool->shift << MAP_HUGE_SHIFT);
+		if (file->fd < 0 || ftruncate(file->fd, MOST * page))
+			die("memfd_create");
+		file->p = mmap(NULL, MOST * page, PROT_READ | PROT_WRITE,
+			       MAP_SHARED | MAP_NORESERVE, file->fd, 0);
+		if (file->p == MAP_FAILED)
+			die("mmap");
+	}
+	if (file->busy)
+		fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			  0, MOST * page);
+	file->busy = true;
+	bind_to(pool->node);
+	at = rnd(MOST) * page;
+	ok = !fallocate(file->fd, 0, at, page);
+	if (ok) {
+		size_t word = rnd(page / STRIDE) * STRIDE + FIRST;
+		unsigned long *p = (void *)(file->p + at + word);
+
+		if (*p) {
+			shared->leaks++;
+			ksft_print_msg("%s: word %zu is %#lx\n",
+				       names[FALLOCATE], word, *p);
+		}
+		*p = EVERY_BYTE * (1 + rnd(255));
+		shared->zero_pages++;
+		done(PUNCH, !fallocate(file->fd, FALLOC_FL_PUNCH_HOLE |
+				       FALLOC_FL_KEEP_SIZE, at, page));
+	}
+	file->busy = false;
+	done(FALLOCATE, ok);
+}
+
 static void uffd_copy(void)
 {
 	const struct pool *pool = any_pool();
@@ -316,23 +368,26 @@ static void uffd_copy(void)
 	char *from = kept ?: mmap(NULL, len, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char pattern = 1 + rnd(255);
+	/* The page is allocated and freed without a use, and the call fails. */
+	bool absent = quick && rnd(4);
 	bool ok = false;
 
 	if (quick && from != MAP_FAILED)
 		kept = from;
 	if (uffd >= 0 && p && from != MAP_FAILED) {
-		fill(from, len, pattern);
+		if (!absent)
+			fill(from, len, pattern);
 		/* Half of it not there: the slow way through a temporary page. */
-		if (!rnd(quick ? 20 : 2))
+		if (!absent && !rnd(quick ? 20 : 2))
 			madvise(from, len / 2, MADV_DONTNEED);
 		copy.dst = (unsigned long)p;
 		reg.range.start = copy.dst;
 		reg.range.len = len;
-		copy.src = (unsigned long)from;
+		copy.src = (unsigned long)(absent ? NULL : from);
 		ok = !ioctl(uffd, UFFDIO_API, &api) &&
 		     !ioctl(uffd, UFFDIO_REGISTER, &reg) &&
 		     !ioctl(uffd, UFFDIO_COPY, &copy);
-		if (ok && !is_same(p, from, len))
+		if (ok && (absent || !is_same(p, from, len)))
 			shared->leaks++;
 	}
 	if (p)
@@ -356,7 +411,7 @@ static void migrate(void)
 		char mine;
 
 		check_and_soil(p, pool_page(pool), names[MIGRATE]);
-		mine = p[0];
+		mine = p[FIRST];
 		ok = !syscall(SYS_move_pages, 0, 1, &page, &to, &status, 2) &&
 		     status == to;
 		if (!is_all(p, pool_page(pool), mine))
@@ -365,6 +420,22 @@ static void migrate(void)
 	if (p)
 		munmap(p, pool_page(pool));
 	done(MIGRATE, ok);
+}
+
+/*
+ * The last page is given back and taken again, while there is no other: zeroers
+ * are at it. Where they are faster than this process, none is at a page when the
+ * pool runs out by itself.
+ */
+static void take_from_zeroers(const struct pool *pool, char *page)
+{
+	for (int i = 0; i < 8; i++) {
+		madvise(page, pool_page(pool), MADV_DONTNEED);
+		usleep(rnd(16000));
+		if (!populate(page, pool_page(pool), 1))
+			break;
+		check_and_soil(page, pool_page(pool), names[DRAIN]);
+	}
 }
 
 /* Everything that is free, before anything of it is looked at. */
@@ -378,6 +449,8 @@ static long take_everything(const struct pool *pool)
 		got++;
 	for (long i = 0; i < got; i++)
 		check_and_soil(p + i * pool_page(pool), pool_page(pool), names[DRAIN]);
+	if (quick && got)
+		take_from_zeroers(pool, p + (got - 1) * pool_page(pool));
 	if (p)
 		munmap(p, pages * pool_page(pool));
 	return got;
@@ -455,7 +528,7 @@ static void soft_offline(void)
 		char mine;
 
 		check_and_soil(p, pool_page(pool), names[SOFT_OFFLINE]);
-		mine = p[0];
+		mine = p[FIRST];
 		pthread_rwlock_rdlock(&shared->online);
 		pfn = pfn_of(p);
 		ok = !madvise(p, 4096, MADV_SOFT_OFFLINE);
@@ -476,7 +549,7 @@ static void zero_some(void)
 
 	/* Its processor time is for others if there is nothing to do. */
 	if (quick && !pool_query(pool).zeroable)
-		usleep(5000);
+		usleep(rnd(20000));
 	if (rnd(2))
 		n = pool_zero(pool, pages);
 	else
@@ -539,11 +612,13 @@ static void user(int id)
 {
 	unsigned long what = rnd(40);
 
+	if (quick && rnd(5))
+		return file_page();
 	/* What takes long, or is done alone, seldom. */
-	if (quick && (what < 2 || what > 35) && rnd(10))
+	if (quick && ((what < 2 && rnd(40)) || (what > 35 && rnd(10))))
 		what = 2 + rnd(34);
-	/* A fork takes as long as several pages. */
-	if (quick && what > 15 && what < 20 && rnd(4))
+	/* A fork or a copy takes as long as several pages. */
+	if (quick && ((what > 15 && what < 20) || (what > 31 && what < 36)) && rnd(4))
 		what = rnd(2) ? 2 : 10;
 	switch (what) {
 	case 0 ... 1:
@@ -627,10 +702,20 @@ static void offline_online(void)
 
 static void manager(int id)
 {
-	const struct pool *pool = any_pool();
-	long nr = pool_get(pool, "nr_hugepages");
-	unsigned long what = rnd(20);
+	static unsigned long next;
+	const struct pool *pool;
+	unsigned long what;
+	long nr;
 
+	/* A pool that grows flushes the TLB of each CPU: one of 24 operations. */
+	if (quick && shared->operations < next) {
+		usleep(3000);
+		return;
+	}
+	next = shared->operations + 16 + rnd(16);
+	pool = any_pool();
+	nr = pool_get(pool, "nr_hugepages");
+	what = rnd(20);
 	if (quick && what > 17 && rnd(20))
 		what = rnd(18);
 	switch (what) {
@@ -660,6 +745,16 @@ static void manager(int id)
 	}
 }
 
+static void stay_on_cpu(unsigned long n)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(n % cpus, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
 static pid_t start(void (*what)(int), int id, unsigned long long seed)
 {
 	pid_t pid = fork();
@@ -674,6 +769,9 @@ static pid_t start(void (*what)(int), int id, unsigned long long seed)
 		sigaction(SIGBUS, &action, NULL);
 		rng = seed * 0x9e3779b97f4a7c15ULL + id + 1;
 		rnd(2);
+		/* Together with other processes in each round. */
+		if (quick)
+			stay_on_cpu(rnd(64));
 		if (sigsetjmp(next_operation, 1))
 			pthread_rwlock_unlock(&shared->in_use);
 		while (!shared->stop) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-// Package agent speaks io.prezero.agent: loans of zeroed huge pages by name.
+// Package agent speaks to the daemon's socket for agents: loans of zeroed huge pages by name.
 package agent
 
 import (
@@ -10,10 +10,14 @@ import (
 	"fmt"
 	"time"
 
-	"prezero-dra/varlink"
+	"prezero/varlink"
 )
 
-const iface = "io.prezero.agent."
+// iface has the method Lend and every error, agents what only agents may call.
+const (
+	iface  = "io.prezero."
+	agents = iface + "agent."
+)
 
 // The daemon may zero what a whole loan lacks, at some GiB a second; everything else is short.
 const (
@@ -53,12 +57,33 @@ type Lend struct {
 	KeepSeconds int64  `json:"keep_seconds,omitempty"`
 }
 
-// Lent is a granted loan, or one found by that name.
+// Lent is a granted loan, or one found by that name. A loan by name has one part.
 type Lent struct {
-	Loan       Loan  `json:"loan"`
-	Found      bool  `json:"found"`
-	Kept       bool  `json:"kept"`
-	ReadyBytes int64 `json:"ready_bytes"`
+	Path  string `json:"path"`
+	Found bool   `json:"found"`
+	Kept  bool   `json:"kept"`
+	Parts []struct {
+		Bytes      int64 `json:"bytes"`
+		ReadyBytes int64 `json:"ready_bytes"`
+	} `json:"parts"`
+}
+
+// Bytes is its size.
+func (l Lent) Bytes() int64 {
+	var bytes int64
+	for _, part := range l.Parts {
+		bytes += part.Bytes
+	}
+	return bytes
+}
+
+// ReadyBytes is what was ready when the loan was granted.
+func (l Lent) ReadyBytes() int64 {
+	var ready int64
+	for _, part := range l.Parts {
+		ready += part.ReadyBytes
+	}
+	return ready
 }
 
 // Supply is what there is to lend on one node in pages of one size.
@@ -99,7 +124,7 @@ func (c Client) Discard(ctx context.Context, name string) error {
 }
 
 func (c Client) release(ctx context.Context, which map[string]any) error {
-	err := varlink.Call(ctx, c.Socket, iface+"Return", within, which, nil)
+	err := varlink.Call(ctx, c.Socket, agents+"Return", within, which, nil)
 	if Is(err, "NoSuchName") {
 		return nil
 	}
@@ -118,7 +143,7 @@ func (c Client) Loans(ctx context.Context, prefix string) ([]Loan, error) {
 			Loans []Loan `json:"loans"`
 			More  bool   `json:"more"`
 		}
-		if err := varlink.Call(ctx, c.Socket, iface+"ListLoans", within, ask, &page); err != nil {
+		if err := varlink.Call(ctx, c.Socket, agents+"ListLoans", within, ask, &page); err != nil {
 			return nil, plain(err)
 		}
 		all = append(all, page.Loans...)
@@ -133,7 +158,7 @@ func (c Client) Supply(ctx context.Context) ([]Supply, error) {
 	var reply struct {
 		Supplies []Supply `json:"supplies"`
 	}
-	err := varlink.Call(ctx, c.Socket, iface+"GetSupply", within, struct{}{}, &reply)
+	err := varlink.Call(ctx, c.Socket, agents+"GetSupply", within, struct{}{}, &reply)
 	return reply.Supplies, plain(err)
 }
 
@@ -166,24 +191,26 @@ func plain(err error) error {
 		Ready  int64  `json:"ready_bytes"`
 		Free   int64  `json:"free_bytes"`
 		Name   string `json:"name"`
+		Bytes  int64  `json:"bytes"`
+		Node   int64  `json:"node"`
+		UID    uint32 `json:"uid"`
 		Field  string `json:"field"`
 		Reason string `json:"reason"`
 		Needed string `json:"needed"`
 		What   string `json:"what"`
 		Most   int64  `json:"most"`
-		Loan   *Loan  `json:"loan"`
 	}
 	if json.Unmarshal(refused.Parameters, &p) != nil {
 		return err
 	}
 	var text string
 	switch refused.Name {
-	case iface + "QuotaExceeded":
+	case iface + "ScopeQuotaExceeded":
 		text = fmt.Sprintf("quota of namespace %q exceeded: %d of %d bytes are held, %d more were asked for", p.Scope, p.Held, p.Quota, p.Asked)
 	case iface + "NotEnough":
 		text = fmt.Sprintf("not enough huge pages: %d bytes of %d-byte pages asked for, %d ready, %d free", p.Asked, p.Page, p.Ready, p.Free)
 	case iface + "NameTaken":
-		text = fmt.Sprintf("%q is lent as another loan: %+v", p.Loan.name(), p.Loan)
+		text = fmt.Sprintf("%q is lent as another loan: %d bytes of %d-byte pages on node %d for user %d", p.Name, p.Bytes, p.Page, p.Node, p.UID)
 	case iface + "NameBusy":
 		text = fmt.Sprintf("the loan %q is being made: try again", p.Name)
 	case iface + "TooManyNames":
@@ -198,11 +225,4 @@ func plain(err error) error {
 		return err
 	}
 	return &refusal{refused, text}
-}
-
-func (l *Loan) name() string {
-	if l == nil {
-		return ""
-	}
-	return l.Name
 }

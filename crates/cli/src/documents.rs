@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every command of this program that a document shows is one that it takes.
+//!
+//! Commands are looked for in blocks of code, and between backquotes. Words in capitals stand for
+//! values. What the laboratory's verbs take is the laboratory's, and is not looked at here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+
+use crate::command_line::command;
+
+/// What words in capitals stand for.
+const VALUES: &[(&str, &str)] = &[
+    ("SIZE", "8G"),
+    ("NUMBER", "1"),
+    ("PAGES", "1"),
+    ("NAME", "a"),
+    ("THREAD", "1"),
+    ("OWNER", "a"),
+    ("TIME", "1m"),
+    ("FILE", "file"),
+    ("PATH", "path"),
+    ("DIR", "dir"),
+    ("KEY=VALUE", "ready=8G"),
+];
+
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut folders = vec![root.join("docs")];
+    let mut pages = vec![root.join("README.md"), root.join("crates/python/README.md")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// The words of a command as a shell splits them, to its end.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(end), c) if c == end => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, ';' | '|' | '&' | '>' | '<' | '#') if word.is_none() => return words,
+            (None, '>') if word.as_ref().is_some_and(|fd| fd.parse::<u32>().is_ok()) => {
+                return words;
+            }
+            (None, ';' | '|' | ')') => break,
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// A command of a page.
+struct Shown {
+    line: usize,
+    words: Vec<String>,
+    /// In a sentence, where it may be a part of one.
+    is_inline: bool,
+}
+
+/// A word with a number for each variable of a shell.
+fn expanded(word: &str) -> String {
+    let mut parts = word.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push('1');
+        text += part.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    }
+    text
+}
+
+fn commands(text: &str) -> Vec<Shown> {
+    let mut found = Vec::new();
+    let mut is_fenced = false;
+    let mut lines = text.lines().enumerate();
+    while let Some((at, line)) = lines.next() {
+        let fence = line.trim_start().starts_with("```");
+        is_fenced ^= fence;
+        let mut shown = Vec::new();
+        let is_inline = !(is_fenced && !fence || line.starts_with("    "));
+        if (is_fenced && !fence) || line.starts_with("    ") {
+            let mut line = line.trim().to_owned();
+            while line.ends_with('\\') {
+                line.pop();
+                let Some((_, next)) = lines.next() else { break };
+                line.push_str(next.trim());
+            }
+            let line = line.trim_start_matches(['$', '#', ' ']);
+            let line = line.strip_prefix("sudo ").unwrap_or(line);
+            shown.push(line.strip_prefix("time ").unwrap_or(line).to_owned());
+        } else if !fence {
+            shown.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+        for line in shown.iter().flat_map(|line| line.split("&& ")) {
+            if line.starts_with("prezero ") {
+                found.push(Shown { line: at + 1, words: words(line), is_inline });
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn commands_of_documents_are_taken() {
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for page in pages() {
+        let text = fs::read_to_string(&page).expect("a page");
+        for Shown { line, words, is_inline } in commands(&text) {
+            let verb = words.get(1).map_or("", String::as_str);
+            let is_verb = command().find_subcommand(verb).is_some();
+            // Output of the program, or a verb named without its words.
+            if !is_verb || words.len() < 3 || ["bench", "demo", "plan"].contains(&verb) {
+                continue;
+            }
+            seen += 1;
+            let value = |word: &String| {
+                let stands = VALUES.iter().find(|(name, _)| name == word);
+                stands.map_or_else(|| expanded(word), |(_, value)| (*value).to_owned())
+            };
+            let given: Vec<_> = words.iter().map(value).collect();
+            let Err(error) = command().try_get_matches_from(&given) else { continue };
+            let is_part = is_inline && error.kind() == ErrorKind::MissingRequiredArgument;
+            if error.use_stderr() && !is_part {
+                let why = error.to_string();
+                let why = why.lines().next().unwrap_or_default().to_owned();
+                wrong.push(format!("{}:{line}: {}: {why}", page.display(), words.join(" ")));
+            }
+        }
+    }
+    assert!(seen > 60, "only {seen} commands");
+    assert!(wrong.is_empty(), "{seen} commands, wrong:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn commands_end_where_a_shell_ends_them() {
+    let text = "`prezero status`\n\n    # prezero lend 4G -- \\\n          ls -l '{path} a'  # why\n\n\
+                ```sh\nprezero drain && systemctl stop x\nprezero serve 2> \"$d/log\" &\n```\n";
+    let words: Vec<_> = commands(text).iter().map(|shown| shown.words.join(",")).collect();
+    let lend = "prezero,lend,4G,--,ls,-l,{path} a";
+    assert_eq!(words, ["prezero,status", lend, "prezero,drain", "prezero,serve"]);
+    assert_eq!(expanded("slurm/$SLURM_JOB_ID.x"), "slurm/1.x");
+}

@@ -1,0 +1,3 @@
+module prezero
+
+go 1.26.0
