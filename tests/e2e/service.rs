@@ -151,7 +151,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
 
     // A file that breaks a rule changes nothing, whatever else it says.
     for (bad, why) in [
-        (both("ready_low = 2\nready_high = 1"), "ready_low 2"),
+        (both("ready_low = 2\nready_high = 1"), "ready_low 4M"),
         (format!("lend_group = \"nobody-has-this\"\n{}", both("")), "nobody-has-this"),
         (format!("[metrics]\nlisten = \"192.0.2.1:1\"\n{}", both("")), "192.0.2.1:1"),
         ("[[pool]]\npage_size = \"4M\"\n".to_owned(), "no 4M pages"),

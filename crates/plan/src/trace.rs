@@ -40,7 +40,7 @@ pub struct Ask {
 /// How a trace is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// prezero's own: arrival,size,lifetime[,node]
+    /// prezero's own: `arrival,size,lifetime[,node]`
     #[default]
     Csv,
     /// Alibaba's cluster-trace-gpu-v2023, the list of pods

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero plan`: the simulation of [`plan`](::plan), run for each combination of the lists that
+//! `prezero plan`: the simulation of [`plan`], run for each combination of the lists that
 //! the command line has, each on a thread of its own.
 //!
 //! [`report`] makes a table, JSON or a page of the runs, and one sentence of advice.
@@ -34,7 +34,7 @@ Examples:
   prezero watch --json > day.json; prezero plan --trace day.json --format watch --nodes 1
   prezero plan --seed 7 --write-trace loans.csv --report plan.html")]
 pub(crate) struct Args {
-    /// The loans: CSV with the heading arrival,size,lifetime[,node] (default: from --seed)
+    /// The loans: CSV with the heading `arrival,size,lifetime[,node]` (default: from --seed)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How the trace is written

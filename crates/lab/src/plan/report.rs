@@ -136,11 +136,13 @@ impl PlanReport {
     ) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let too_small = too_small(asks, nodes, node, &runs);
-        // No table to paste where none helps.
-        let chosen = chosen(&runs, want).filter(|_| too_small.is_none());
-        let config = chosen.map(|(run, _)| run.config(page, block));
-        let advice = too_small.unwrap_or_else(|| advice(&runs, want));
+        let small = too_small(asks, nodes, node, &runs);
+        // A fleet that is too small has no setting to write down.
+        let config = match small {
+            Some(_) => None,
+            None => chosen(&runs, want).map(|(run, _)| run.config(page, block)),
+        };
+        let advice = small.unwrap_or_else(|| advice(&runs, want));
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
