@@ -99,6 +99,7 @@ func makeClaim() error {
 	return err
 }
 
+// Promise P340.
 func TestTwoNodesThatAreResetKeepNoLoan(t *testing.T) {
 	feature(t, "node reset", map[string]step{
 		"pods run on both": func(ctx context.Context, t *testing.T, client klient.Client, _ *kubernetes.Clientset) error {
@@ -212,6 +213,8 @@ func TestTwoNodesFindALostRecordAndACutOffPrepare(t *testing.T) {
 	}, "a record is lost, and written anew", "one whose claim went meanwhile is returned", "a prepare that is cut off leaves nothing")
 }
 
+// Promise P343 (pods): The token of one node's driver writes the slices of that node and driver
+// alone.
 func TestTwoNodesMayEachWriteItsOwnSlicesAlone(t *testing.T) {
 	feature(t, "admission policy", map[string]step{
 		"with the token of the first node's driver": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
@@ -267,6 +270,7 @@ func TestTwoNodesMayEachWriteItsOwnSlicesAlone(t *testing.T) {
 	}, "with the token of the first node's driver")
 }
 
+// Promise P345.
 func TestTwoNodesSayInAClaimsStatusWhatPodsGot(t *testing.T) {
 	feature(t, "claim status", map[string]step{
 		"bytes and path": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
@@ -305,6 +309,7 @@ func TestTwoNodesSayInAClaimsStatusWhatPodsGot(t *testing.T) {
 	}, "bytes and path")
 }
 
+// Promise P344.
 func TestTwoNodesOfTwoReleasesServeSideBySide(t *testing.T) {
 	feature(t, "two releases", map[string]step{
 		"one for each kind of node": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
@@ -400,6 +405,9 @@ func TestTwoNodesGiveKubeVirtsLaunchersTheLibrary(t *testing.T) {
 }
 
 // Pods come and go while programs are killed and the API server is away.
+//
+// Promise P346 (pods): Kills of driver, daemon and kubelet and an API server that hangs, on two
+// nodes, leave no loan and no lent page once the pods are gone.
 func TestTwoNodesInAStormOfKillsLeakNothing(t *testing.T) {
 	feature(t, "storm", map[string]step{
 		"a minute of kills": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {

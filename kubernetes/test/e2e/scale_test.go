@@ -72,9 +72,9 @@ func (s *supplier) serve(listener net.Listener) {
 
 // count of a metric's samples whose labels have all of these.
 func count(ctx context.Context, client rest.Interface, name string, labels ...string) (float64, error) {
-	text, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
+	text, err := client.Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").DoRaw(ctx)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	var sum float64
 	for line := range strings.Lines(string(text)) {

@@ -145,6 +145,9 @@ pub(super) fn scheduler(gates: &str) -> Vec<String> {
     words(&[
         "kube-scheduler",
         &format!("--kubeconfig={HERE}/admin.conf"),
+        // For those that read its metrics.
+        &format!("--authentication-kubeconfig={HERE}/admin.conf"),
+        &format!("--authorization-kubeconfig={HERE}/admin.conf"),
         "--leader-elect=false",
         &format!("--feature-gates={gates}"),
     ])
