@@ -214,11 +214,10 @@ fn blocks_unknown_to_the_daemon_are_reported() {
     std::fs::create_dir(&stray).expect("root may");
     std::fs::write(stray.join("pages"), "").expect("root may");
     assert_eq!(daemon.status().unknown_files, 1);
-    for (verb, line) in [("status", "1 block that the daemon"), ("doctor", "1 on its mounts that")]
-    {
+    for verb in ["status", "doctor"] {
         let output = daemon.command(&[verb]).output().expect("prezero runs");
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains(line), "{verb}:\n{text}");
+        assert!(text.contains("unknown blocks on the daemon's mounts: 1"), "{verb}:\n{text}");
     }
     daemon.kill();
     daemon.launch();

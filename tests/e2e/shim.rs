@@ -143,6 +143,9 @@ fn a_program_finds_under_the_shim_what_it_finds_without() {
     let options = ["--shm", STALLED];
     let found = shimmed(&daemon.socket(), &log("stopped"), &options, &[program, "--shm"]);
     kill(pid, Signal::SIGCONT).expect("our own child");
+    let said = String::from_utf8_lossy(&found.stderr).into_owned();
+    assert!(said.lines().count() == 1 && said.contains("did not answer"), "{said}");
+    let found = Output { stderr: Vec::new(), ..found };
     assert_same("with a daemon that does not answer", &text(&found), &expected);
     assert_eq!(served(&log("stopped")), 0);
 }

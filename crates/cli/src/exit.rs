@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGTERM};
@@ -176,6 +177,11 @@ impl From<client::Error> for Failure {
 
 /// An error of the library in the words of this program and this machine.
 pub(crate) fn words_of(error: &client::Error) -> String {
+    words_within(error, client::ANSWER_TIMEOUT)
+}
+
+/// The same of a client that waits for its answers for that time.
+pub(crate) fn words_within(error: &client::Error, timeout: Duration) -> String {
     match error {
         client::Error::NoDaemon { path, source } => {
             let advice = installed::start_advice(path);
@@ -185,7 +191,10 @@ pub(crate) fn words_of(error: &client::Error) -> String {
             // A loan that waits for its pages may take longer.
             let time = match *method {
                 "io.prezero.Lend" => "in time".to_owned(),
-                _ => format!("within {} s", client::ANSWER_TIMEOUT.as_secs()),
+                _ if timeout < Duration::from_secs(1) => {
+                    format!("within {} ms", timeout.as_millis())
+                }
+                _ => format!("within {} s", timeout.as_secs()),
             };
             format!("the daemon did not answer {method} {time}: it hangs, or is stopped")
         }

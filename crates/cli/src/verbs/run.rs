@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use client::Client;
 
-use crate::exit::{Failure, Outcome, words_of};
+use crate::exit::{Failure, Outcome, words_within};
 use crate::inherited::become_command;
 use crate::installed;
 use crate::program;
@@ -119,7 +119,7 @@ fn note_unserved(socket: &Path) {
     if let Err(error) = heard
         && !matches!(error, client::Error::NoDaemon { .. })
     {
-        let why = words_of(&error);
+        let why = words_within(&error, ANSWER_TIMEOUT);
         let _ = writeln!(std::io::stderr(), "prezero: {why}; the command gets no lent memory");
     }
 }

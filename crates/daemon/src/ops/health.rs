@@ -236,8 +236,7 @@ fn ailments(incidents: &Incidents, seen: Examined<'_>) -> Vec<Ailment> {
         )
     }));
     all.extend((seen.unknown_files > 0).then(|| {
-        let found =
-            format!("{} blocks on the daemon's mounts are unknown to it", seen.unknown_files);
+        let found = format!("unknown blocks on the daemon's mounts: {}", seen.unknown_files);
         let remedy = "a restart takes them over or gives their pages back, and ends no loan";
         ailment(
             AilmentCause::Files,

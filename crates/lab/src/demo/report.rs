@@ -222,7 +222,7 @@ impl Record for DemoReport {
             if self.starts.as_ref().is_some_and(|starts| starts.accel == "tcg") {
                 writeln!(
                     out,
-                    "the guests were emulated (/dev/kvm is missing): their own work takes so long \
+                    "the guests were emulated (no KVM is usable here): their own work takes so long \
                      that the boot hides most of what their memory saves"
                 )?;
             }

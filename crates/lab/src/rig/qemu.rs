@@ -83,12 +83,21 @@ pub(crate) struct Running {
     qmp: BufReader<UnixStream>,
 }
 
+/// Whether guests run by hardware. A `/dev/kvm` on a CPU without virtualization is PVM, which boots
+/// only kernels that know it.
+fn kvm_boots_any_kernel() -> bool {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let has_hardware = flags.split_whitespace().any(|flag| ["vmx", "svm"].contains(&flag));
+    (has_hardware || !cfg!(target_arch = "x86_64"))
+        && std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
 impl Qemu {
-    /// Looks for it, or says how to get it. `auto` is kvm where this process may use it.
+    /// Looks for it, or says how to get it. `auto` is kvm where this process may use it for a kernel
+    /// of any distribution.
     pub(crate) fn find(accel: &str) -> Result<Self, String> {
-        let is_usable = || std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
         let accel = match accel {
-            "auto" if is_usable() => "kvm",
+            "auto" if kvm_boots_any_kernel() => "kvm",
             "auto" => "tcg",
             named => named,
         };
