@@ -9,9 +9,9 @@
 //! Each event is one entry of the journal with its level, also where its message has several lines:
 //! it goes there in the journal's own protocol, one datagram an event.
 //!
-//! `tracing-appender` has such a thread, too. It brings ten packages more, writes no line about what
-//! it drops, and knows no levels of events. `tracing-journald` sends on the thread that logs, where
-//! a hung journal blocks it.
+//! `tracing-appender` has such a thread, too. It brings ten packages more, writes no line about
+//! what it drops, and knows no levels of events. `tracing-journald` sends on the thread that logs,
+//! where a hung journal blocks it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -40,14 +40,14 @@ const END_TIMEOUT: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Those of starting a thread.
-pub(crate) fn begin(level: LevelFilter) -> io::Result<Log> {
+pub(crate) fn begin(level: LevelFilter) -> io::Result<LogQueue> {
     let output = Output {
         stderr: File::from(io::stderr().as_fd().try_clone_to_owned()?),
         journal: is_journal().then(UnixDatagram::unbound).transpose()?,
         socket: JOURNAL_SOCKET.to_owned(),
     };
     let is_journal = output.journal.is_some();
-    let log = Log::begin(output)?;
+    let log = LogQueue::begin(output)?;
     let writer = log.clone();
     let lines = tracing_subscriber::fmt().compact().with_target(false).with_max_level(level);
     if is_journal {
@@ -68,7 +68,7 @@ fn is_journal() -> bool {
 
 /// The way to the thread that writes.
 #[derive(Debug, Clone)]
-pub(crate) struct Log {
+pub(crate) struct LogQueue {
     queue: SyncSender<Queued>,
     /// Events since the last one that the queue had room for.
     lost: Arc<AtomicU64>,
@@ -86,7 +86,7 @@ enum Queued {
     End(SyncSender<()>),
 }
 
-impl Log {
+impl LogQueue {
     fn begin(output: Output) -> io::Result<Self> {
         let (queue, queued) = sync_channel(MAX_QUEUED_EVENTS);
         let thread = std::thread::Builder::new().name("log".to_owned());
@@ -189,11 +189,11 @@ fn priority(level: Level) -> u8 {
 
 /// One event on its way to the queue.
 pub(crate) struct Event<'a> {
-    log: &'a Log,
+    log: &'a LogQueue,
     level: Level,
 }
 
-impl<'a> MakeWriter<'a> for Log {
+impl<'a> MakeWriter<'a> for LogQueue {
     type Writer = Event<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
@@ -224,6 +224,8 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::time::Instant;
 
+    use rustix::pty::OpenptFlags;
+
     use super::*;
 
     fn to(file: impl Into<OwnedFd>) -> Output {
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn unread_events_are_dropped_without_waiting_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let log = Log::begin(to(writer)).unwrap();
+        let log = LogQueue::begin(to(writer)).unwrap();
         let line = [&[b'x'; 99][..], b"\n"].concat();
         let begun = Instant::now();
         for _ in 0..3 * MAX_QUEUED_EVENTS {
@@ -260,15 +262,15 @@ mod tests {
     // terminal, or where others take the room first. The file stays for others as it is.
     #[test]
     fn stopped_terminal_or_socket_blocks_no_logger() {
-        let size = portable_pty::PtySize::default();
-        let terminal = portable_pty::native_pty_system().openpty(size).unwrap();
-        let name = terminal.master.tty_name().unwrap();
-        let slave = File::options().read(true).write(true).open(name).unwrap();
+        let terminal = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::unlockpt(&terminal).unwrap();
+        let name = rustix::pty::ptsname(&terminal, Vec::new()).unwrap();
+        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         let (_unread, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         // As another program that has it may have set it.
         socket.set_nonblocking(true).unwrap();
         for output in [to(slave), to(socket)] {
-            let log = Log::begin(output).unwrap();
+            let log = LogQueue::begin(output).unwrap();
             let begun = Instant::now();
             for _ in 0..2 * MAX_QUEUED_EVENTS {
                 log.push(Level::INFO, &[b'x'; 1000]);
@@ -279,6 +281,7 @@ mod tests {
         }
     }
 
+    // Promise P204.
     #[test]
     fn event_of_several_lines_is_one_entry_with_its_level() {
         let dir = tempfile::tempdir().unwrap();
@@ -287,7 +290,7 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let output =
             Output { journal: Some(UnixDatagram::unbound().unwrap()), socket, ..to(writer) };
-        let log = Log::begin(output).unwrap();
+        let log = LogQueue::begin(output).unwrap();
         log.push(Level::WARN, b"first\n<3>second\n");
         log.end();
         let mut entry = [0; 1000];
@@ -308,7 +311,7 @@ mod tests {
     #[test]
     fn event_longer_than_a_pipe_arrives_whole() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let log = Log::begin(to(writer)).unwrap();
+        let log = LogQueue::begin(to(writer)).unwrap();
         let text = "x".repeat(300_000);
         log.push(Level::INFO, text.as_bytes());
         drop(log);
