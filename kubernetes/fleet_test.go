@@ -62,6 +62,10 @@ func (b *bed) prepared(claims ...*resourceapi.ResourceClaim) {
 
 // As `kubeadm reset` leaves a node: the kubelet's directory is gone with the driver's records, and the pods and
 // claims are deleted. Its loans are the daemon's still.
+//
+// Promise P340 (pods): A loan of the driver whose claim is not allocated on its node and
+// reserved is returned after the grace, whether the node was reset, a record was lost or the
+// claim moved. Loans of other agents stay.
 func TestLoansOfANodeThatWasResetAreReturned(t *testing.T) {
 	b := startPlain(t, plainPool, "--grace", "300ms", "--reconcile", "100ms")
 	b.ready()
@@ -91,6 +95,7 @@ func TestLoansOfANodeThatWasResetAreReturned(t *testing.T) {
 	b.eventually("nothing but others' loans is left", b.isLeft(others...))
 }
 
+// Promise P340.
 func TestALoanOfALostRecordIsCountedAgain(t *testing.T) {
 	b := startPlain(t, plainPool, "--grace", "300ms", "--reconcile", "100ms")
 	b.ready()
@@ -114,6 +119,8 @@ func TestALoanOfALostRecordIsCountedAgain(t *testing.T) {
 
 // A claim that a person made lives on, and is allocated where its next pod is. A kubelet that has lost its
 // checkpoint never unprepares what the one before had.
+//
+// Promise P340.
 func TestAClaimThatMovedToAnotherNodeLeavesNoLoan(t *testing.T) {
 	b := startPlain(t, plainPool, "--grace", "300ms", "--reconcile", "100ms")
 	b.ready()
@@ -168,6 +175,7 @@ func (b *bed) listPods(uids ...types.UID) *podList {
 	return list
 }
 
+// Promise P341 (pods): A claim that the kubelet has for a pod costs the API server no call.
 func TestClaimsThatTheKubeletHasCostTheServerNoCall(t *testing.T) {
 	b := startPlain(t, plainPool, "--grace", "300ms", "--reconcile", "50ms")
 	b.ready()
@@ -209,6 +217,9 @@ func TestClaimsThatTheKubeletHasCostTheServerNoCall(t *testing.T) {
 }
 
 // An API server without consumable capacity, as 1.34 and 1.35 are, takes slices and drops what they say.
+//
+// Promise P342 (pods): Where the API server drops fields of the devices, an event of the node,
+// `/healthz` and the refusal of a claim name the missing feature.
 func TestADriverWhoseFieldsAreDroppedSaysSoLoudly(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()
@@ -249,6 +260,8 @@ func (b *bed) page(path string) (int, string) {
 	return reply.StatusCode, string(text)
 }
 
+// Promise P345 (pods): A claim's status says its path and bytes, the driver's metrics its
+// calls, and the kubelet hears how devices are.
 func TestAClaimsStatusAndMetricsSayWhatItGot(t *testing.T) {
 	b := startPlain(t, plainPool+"[metrics]\nlisten = \"METRICS\"\n")
 	one := ofPlain(claim("a", "one", "", 16*small))
@@ -305,6 +318,7 @@ func TestAClaimsStatusAndMetricsSayWhatItGot(t *testing.T) {
 	}
 }
 
+// Promise P345.
 func TestTheKubeletHearsHowDevicesAre(t *testing.T) {
 	b := startPlain(t, plainPool)
 	b.ready()

@@ -71,6 +71,8 @@ func TestAChangeIsPublishedWhenTheLedgerCannotKnowIt(t *testing.T) {
 	}
 }
 
+// Promise P347 (pods): A node in a storm writes its devices at most 0.02 times a second, and a node at
+// rest never.
 func TestAStormIsTwoHundredthsOfAWriteASecondAndRestIsNone(t *testing.T) {
 	p := newPacer(DefaultPace)
 	p.look(0, 8, 0, false)

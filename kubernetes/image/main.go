@@ -6,12 +6,14 @@
 //	go run . PROGRAM NAME:TAG ARCHIVE
 //
 // The layer holds the program alone, as /NAME-OF-THE-FILE. The image records no time and no machine:
-// the same program is the same image.
+// the same program is the same image. Its architecture is the program's. Of a Go program the modules that it
+// was built from are written beside the archive, as ARCHIVE.spdx.json (SPDX 2.3).
 package main
 
 import (
 	"archive/tar"
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"io"
 	"os"
@@ -45,7 +47,27 @@ func write(program, tag, archive string) error {
 	if err != nil {
 		return err
 	}
-	return tarball.WriteToFile(archive, ref, image)
+	if err := tarball.WriteToFile(archive, ref, image); err != nil {
+		return err
+	}
+	return writeBill(program, tag, archive+".spdx.json")
+}
+
+// architecture of a program, as images name it; that of this machine for what is no program of Linux.
+func architecture(program string) string {
+	file, err := elf.Open(program)
+	if err != nil {
+		return runtime.GOARCH
+	}
+	defer file.Close()
+	switch file.Machine {
+	case elf.EM_X86_64:
+		return "amd64"
+	case elf.EM_AARCH64:
+		return "arm64"
+	default:
+		return runtime.GOARCH
+	}
 }
 
 // imageOf is the image whose only file and entry point is the program.
@@ -80,7 +102,7 @@ func imageOf(program string) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.Architecture, config.OS = runtime.GOARCH, "linux"
+	config.Architecture, config.OS = architecture(program), "linux"
 	config.Config.Entrypoint = []string{"/" + file}
 	return mutate.ConfigFile(image, config)
 }

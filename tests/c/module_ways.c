@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <linux/mempolicy.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -32,6 +33,7 @@
 
 #define NODE		"/sys/devices/system/node/node0/hugepages/"
 #define OTHER_NODE	"/sys/devices/system/node/node1/hugepages/hugepages-2048kB/"
+#define RESERVED	"/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages"
 #define STATS		"/sys/module/prezero/parameters/stats"
 
 /* The directory of the pool that is looked at. */
@@ -268,7 +270,7 @@ static void test_pinned_fork(void)
 
 static void test_mbind(void)
 {
-	unsigned long from = 1, to = 2;
+	unsigned long to = 2;
 	int node = -1;
 	char *at;
 
@@ -280,15 +282,18 @@ static void test_mbind(void)
 	}
 	refill(PAGES, 20);
 	at = map(MIB2, MAP_PRIVATE);
-	if (!at || syscall(SYS_mbind, at, MIB2, MPOL_BIND, &from, 8, 0))
-		bail_out("mbind");
+	if (!at)
+		bail_out("mmap");
 	memset(at, 0x33, MIB2);
 	begin_count();
-	result(!syscall(SYS_mbind, at, MIB2, MPOL_BIND, &to, 8,
-			MPOL_MF_MOVE | MPOL_MF_STRICT) &&
-	       !syscall(SYS_get_mempolicy, &node, NULL, 0, at,
-			MPOL_F_NODE | MPOL_F_ADDR) &&
-	       node == 1 && at[MIB2 - 1] == 0x33 && counted(0, 0) &&
+	if (syscall(SYS_mbind, at, MIB2, MPOL_BIND, &to, 8,
+		    MPOL_MF_MOVE | MPOL_MF_STRICT))
+		printf("# mbind: %s\n", strerror(errno));
+	syscall(SYS_get_mempolicy, &node, NULL, 0, at, MPOL_F_NODE | MPOL_F_ADDR);
+	printf("# on node %d, which has %ld free and %ld zeroed\n", node,
+	       read_number(OTHER_NODE "free_hugepages"),
+	       read_number(OTHER_NODE "zeroed_hugepages"));
+	result(node == 1 && at[MIB2 - 1] == 0x33 && counted(0, 0) &&
 	       numbers(19, PAGES - 19) &&
 	       read_number(OTHER_NODE "zeroed_hugepages") == 2 &&
 	       read_number(OTHER_NODE "free_hugepages") == 3,
@@ -410,7 +415,13 @@ static void test_gigantic(void)
 int main(void)
 {
 	long before = get("nr_hugepages");
+	cpu_set_t cpus;
 
+	/* Faults and surplus pages are local ones: those of the pools of node 0. */
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		bail_out("sched_setaffinity");
 	test_populate();
 	test_shm();
 	test_punch();
@@ -421,7 +432,10 @@ int main(void)
 	test_surplus();
 	test_soft_offline();
 	test_gigantic();
+	result(read_number(RESERVED) == 0, "no page is left reserved");
 	test_memory_failure();
+	printf("# pages that are reserved after a memory error: %ld\n",
+	       read_number(RESERVED));
 	result(!write_text("/proc/sys/kernel/ftrace_enabled", "0") ||
 	       read_number("/proc/sys/kernel/ftrace_enabled") != 0 ||
 	       (write_text("/proc/sys/kernel/ftrace_enabled", "1"),

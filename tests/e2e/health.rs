@@ -89,6 +89,7 @@ fn is_named(daemon: &Daemon, health: Health, cause: AilmentCause, parts: &[&str]
     assert!(samples[&word] > 0.5, "{word}: {samples:?}");
 }
 
+// Promise P325.
 #[test]
 fn borrower_outside_of_the_group_is_named_with_the_command() {
     let daemon = Daemon::start_with(None, "", &["--plain"]);
@@ -113,6 +114,7 @@ fn borrower_outside_of_the_group_is_named_with_the_command() {
     assert!(line.contains(&format!("uid={NO_USER}")) && line.contains("lend_group=1"), "{line}");
 }
 
+// Promise P325.
 #[test]
 fn drained_service_says_so_over_restarts() {
     let config = PAGE.pool("ready_high = 2");
@@ -192,6 +194,7 @@ fn small_blocks_used_quotas_and_shortage_name_user_and_size() {
     assert!(line.contains("uid=0") && line.contains("bytes="), "{line}");
 }
 
+// Promise P325.
 #[test]
 fn pool_that_is_too_small_or_taken_is_told_apart() {
     let pool = |ready: &str| PAGE.pool(&format!("ready_high = \"{ready}\""));
@@ -237,6 +240,8 @@ fn daemon_that_hangs_is_said_to_after_ten_seconds() {
     assert!(found.contains("within 10 s") && found.contains("journalctl -u prezero"), "{found}");
 }
 
+// Promise P326 (operator): A metrics address or agents' socket that cannot be served is a cause in
+// the service's health, and all else is served.
 #[test]
 fn busy_metrics_port_stops_no_lending_and_leaves_no_mount() {
     let busy = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -248,13 +253,15 @@ fn busy_metrics_port_stops_no_lending_and_leaves_no_mount() {
     assert!(doctor.contains("metrics is not served") && doctor.contains("in use"), "{doctor}");
     assert!(daemon.log().contains("metrics are not served; all else is"), "{}", daemon.log());
     drop(busy);
-    // So it is with the agents' socket, here in a directory that there is not.
+    // So it is with the agents' socket, below.
     assert!(!status.ailments.iter().any(|one| one.found.contains("agents")), "{status:?}");
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for_log("serves metrics");
+    daemon.wait_for_log("was read again and holds now");
     assert_eq!(daemon.status().health, Health::Healthy, "{:?}", daemon.status().ailments);
     daemon.terminate();
-    daemon.use_arguments(&["--plain", "--agent-socket", "/nonexistent/agents"]);
+    // A file that is no socket stays as it is.
+    let file = daemon.scratch().join("config.toml");
+    daemon.use_arguments(&["--plain", "--agent-socket", file.to_str().expect("text")]);
     daemon.launch();
     let found: Vec<_> = daemon.status().ailments.into_iter().map(|one| one.found).collect();
     assert!(found.iter().any(|one| one.contains("the agents' socket is not served")), "{found:?}");
@@ -265,6 +272,7 @@ fn busy_metrics_port_stops_no_lending_and_leaves_no_mount() {
     assert!(!mounts.contains(&tree), "{mounts}");
 }
 
+// Promise P327.
 #[test]
 fn check_warns_of_pools_that_nothing_can_fill() {
     let daemon = Daemon::start_with(None, "", &["--plain"]);

@@ -217,8 +217,15 @@ fn every_metric_moves_when_what_it_counts_happens() {
     let _held = daemon.lend(page, 1);
     // Metrics of the present state, and metrics that only a longer wait moves.
     let is: BTreeSet<_> = scrape(&daemon).into_keys().map(|name| family(&name)).collect();
-    let constant = ["prezero_build_info", "prezero_page_size_bytes"];
-    let elsewhere = ["prezero_worker_cpu_seconds_total", "prezero_workers", "prezero_paused"];
+    let constant = ["prezero_build_info", "prezero_page_size_bytes", "prezero_start_time_seconds"];
+    let elsewhere = [
+        "prezero_worker_cpu_seconds_total",
+        "prezero_workers",
+        "prezero_paused",
+        "prezero_drained",
+        "prezero_fresh",
+        "prezero_resize_halted",
+    ];
     let still: Vec<_> = is
         .iter()
         .filter(|name| !moved.contains(*name))

@@ -493,7 +493,7 @@ fn drain_lasts_over_restarts_until_it_is_ended() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!((daemon.pool().ready_pages, daemon.status().drained), (Pages(0), true));
     let people = text(&daemon.command(&["status"]).output().expect("prezero runs").stdout);
-    assert!(people.lines().next().is_some_and(|line| line.ends_with(", drained")), "{people}");
+    assert!(people.lines().next().is_some_and(|line| line.ends_with(": drained")), "{people}");
     json(daemon.command(&["drain", "--end"]));
     daemon.wait_for("filled again", |pool| pool.ready_pages == Pages(4));
     // After the end of the daemon, too.

@@ -285,7 +285,7 @@ fn daemon_killed_while_resizing_knows_later_what_it_added() {
 fn keys_that_cannot_be_are_refused_by_a_check() {
     for (fields, parts) in [
         ("ready=2G,size_max=1G", &["size_max 1G", "2G"][..]),
-        ("size_min=1G", &["size_min", "add it"]),
+        ("size_min=1G", &["size_min", "set size_max"]),
         ("size_max=1G,size_idle=0s", &["size_idle 0s"]),
     ] {
         let pool = format!("page_size=2M,{fields}");

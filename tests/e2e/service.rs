@@ -19,7 +19,7 @@ use prezero_tests::{Daemon, Page};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use testkit::hugepages;
 use units::Pages;
-use wire::Status;
+use wire::{Health, Status};
 
 /// The socket that a daemon tells things through, as systemd has one.
 struct Ear {
@@ -139,7 +139,10 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
     let both = |fields: &str| page.pool(fields) + &page.pool("pages_per_block = 2");
     let Some(daemon) = Daemon::start(page, 8, &both("")) else { return };
     daemon.zero("max");
-    let status = |daemon: &Daemon| -> Status { daemon.status() };
+    // The refusal itself is part of its health.
+    let status = |daemon: &Daemon| -> Status {
+        Status { health: Health::default(), ailments: Vec::new(), ..daemon.status() }
+    };
     let ready: u64 = status(&daemon).pools.iter().map(|pool| pool.ready_pages.0).sum();
     assert_eq!(ready, 8);
     let loan = daemon.lend(page, 1);
@@ -151,7 +154,7 @@ fn a_reload_changes_what_the_file_says_and_loses_nothing() {
 
     // A file that breaks a rule changes nothing, whatever else it says.
     for (bad, why) in [
-        (both("ready_low = 2\nready_high = 1"), "ready_low 2"),
+        (both("ready_low = 2\nready_high = 1"), "ready_low 4M"),
         (format!("lend_group = \"nobody-has-this\"\n{}", both("")), "nobody-has-this"),
         (format!("[metrics]\nlisten = \"192.0.2.1:1\"\n{}", both("")), "192.0.2.1:1"),
         ("[[pool]]\npage_size = \"4M\"\n".to_owned(), "no 4M pages"),

@@ -71,6 +71,8 @@ impl Verb {
     }
 }
 
+// Promise P322 (operator): Interactive verbs end within a second of their terminal, with or without
+// SIGHUP, and with the code of the signal that ended them.
 #[test]
 fn interactive_verbs_end_with_their_terminal() {
     let daemon = plain();
@@ -87,6 +89,7 @@ fn interactive_verbs_end_with_their_terminal() {
 }
 
 /// As ssh leaves a program whose SIGHUP is lost: in another session than its terminal's.
+// Promise P322.
 #[test]
 fn top_without_a_hangup_signal_ends_with_its_terminal() {
     let daemon = plain();
@@ -100,6 +103,7 @@ fn top_without_a_hangup_signal_ends_with_its_terminal() {
     assert!(verb.ends_within(END_TIMEOUT), "it lives on, at {} ticks", verb.ticks());
 }
 
+// Promise P322.
 #[test]
 fn verbs_end_with_the_code_of_the_signal_that_ended_them() {
     let daemon = plain();
@@ -129,6 +133,8 @@ fn verbs_end_with_the_code_of_the_signal_that_ended_them() {
     }
 }
 
+// Promise P323 (operator): Tables, sentences and progress fit the terminal. A line names the
+// columns for which there is no room.
 #[test]
 fn printed_lines_fit_the_terminal() {
     let daemon = plain();

@@ -135,8 +135,19 @@ fn shell_example_lends_and_finds_kept_content() {
     let binary = daemon::binary();
     let folder = binary.parent().expect("a folder").display();
     let path = std::env::var("PATH").expect("a path");
-    let mut program = Command::new(example("shell/lend.sh"));
-    let text = lends(program.env("PATH", format!("{folder}:{path}")));
-    let expected = "67108864 bytes, all zero\nrun first: kept 0\nrun second: kept 1\n";
-    assert!(text.ends_with(expected), "{text}");
+    let run = || {
+        let mut program = Command::new(example("shell/lend.sh"));
+        lends(program.env("PATH", format!("{folder}:{path}")))
+    };
+    let expected = |second: u32| {
+        format!("67108864 bytes, all zero\nrun first: kept 0\nrun second: kept {second}\n")
+    };
+    // On a busy machine a command of a millisecond ends before its owner is on its files.
+    let mut text = run();
+    for _ in 0..4 {
+        if text.ends_with(&expected(0)) {
+            text = run();
+        }
+    }
+    assert!(text.ends_with(&expected(1)), "{text}");
 }

@@ -76,8 +76,12 @@ const MAX_REASON_WORDS: usize = 600;
 const MAX_TEST_NAME: usize = 60;
 
 /// Documents that programs write, and those that others translate.
-const UNMEASURED: &[&str] =
-    &["docs/evidence/attacks.md", "kernel/module/DESIGN.md", "kernel/module/COSTS.md"];
+const UNMEASURED: &[&str] = &[
+    "docs/evidence/attacks.md",
+    "docs/reference/verbs.md",
+    "kernel/module/DESIGN.md",
+    "kernel/module/COSTS.md",
+];
 
 /// Rooms with comments that are not translated yet.
 const COMMENTS_TO_TRANSLATE: &[&str] = &[];

@@ -7,15 +7,29 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
+use clap::Args as Arguments;
 
 use crate::{cache, command, say};
 
 /// The name that the chart asks for: a cluster without a registry finds it imported.
 pub(crate) const DRIVER: &str = concat!("localhost/prezero-dra:", env!("CARGO_PKG_VERSION"));
 
-/// Builds the driver and prints the path of its image.
-pub(crate) fn run() -> Result<ExitCode> {
-    say::result(driver()?.display());
+#[derive(Debug, Arguments)]
+pub(crate) struct Args {
+    /// Another architecture than this machine's, as Go calls it.
+    #[arg(long, value_parser = ["amd64", "arm64"])]
+    arch: Option<String>,
+}
+
+/// Builds the driver and prints the path of its image. Its bill of materials is beside it.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Some(arch) = &args.arch else {
+        say::result(driver()?.display());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let to = format!(concat!("prezero-dra_", env!("CARGO_PKG_VERSION"), "_{}.tar"), arch);
+    let made = build(".", "prezero-dra", DRIVER, &to, Some(arch))?;
+    say::result(made.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -27,14 +41,27 @@ pub(crate) fn driver() -> Result<PathBuf> {
 
 /// The image `name` of a program of `kubernetes/`, written below `target/image`.
 pub(crate) fn of_go(package: &str, program: &str, name: &str, to: &str) -> Result<PathBuf> {
+    build(package, program, name, to, None)
+}
+
+/// The same for an architecture, each in a directory of its own.
+fn build(
+    package: &str,
+    program: &str,
+    name: &str,
+    to: &str,
+    arch: Option<&str>,
+) -> Result<PathBuf> {
     let dir = cache::target("image")?;
-    let binary = dir.join(program);
+    let of_arch = cache::target(&format!("image/{}", arch.unwrap_or_default()))?;
+    let binary = of_arch.join(program);
     // Static, and without what differs between two machines' builds of it.
     let mut make = command::new(
         &cache::repo().join("kubernetes"),
         "go",
         ["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o"],
     );
+    make.envs(arch.map(|arch| ("GOARCH", arch)));
     command::run(make.arg(&binary).arg(package).env("CGO_ENABLED", "0"))
         .context("cannot build with Go 1.26; see https://go.dev/doc/install")?;
     let to = dir.join(to);

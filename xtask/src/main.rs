@@ -47,7 +47,7 @@ enum Verb {
     /// Compile prezero.ko for one of Debian's own kernels and print its path.
     Module(stock::ModuleArgs),
     /// Write the image of the driver for Kubernetes, an archive, and print its path.
-    Image,
+    Image(image::Args),
     /// Link libprezero.so, the C library.
     Capi(capi::Args),
     /// Build the Debian package, and test it on a machine of its own.
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Verb::Cluster(args) => cluster::run(&args),
         Verb::ClusterInside(args) => cluster::run_inside(&args),
         Verb::Module(args) => stock::run(&args),
-        Verb::Image => image::run(),
+        Verb::Image(args) => image::run(&args),
         Verb::Capi(args) => capi::run(&args),
         Verb::Package(verb) => package::run(&verb),
         Verb::Man => package::documents().map(|to| {

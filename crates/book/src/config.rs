@@ -438,6 +438,8 @@ mod tests {
         assert_eq!(config.pools[1].pages_per_block, Pages(1));
     }
 
+    // Promise P327 (operator): A pool without a node is one on each node with memory, except nodes
+    // with a table of their own. `--check` warns of pools that nothing can fill.
     #[test]
     fn pool_without_a_node_is_one_for_each_node_without_its_own() {
         let text = "[[pool]]\npage_size = \"2M\"\nready = \"1G\"\n\

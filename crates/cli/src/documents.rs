@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every command of this program that a document shows is one that it takes.
+//! Every command of this program that a document shows is one that it takes, and the page of verbs
+//! is the help.
 //!
 //! Commands are looked for in blocks of code, and between backquotes. Words in capitals stand for
 //! values. What the laboratory's verbs take is the laboratory's, and is not looked at here.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -26,8 +28,12 @@ const VALUES: &[(&str, &str)] = &[
     ("KEY=VALUE", "ready=8G"),
 ];
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn pages() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let mut folders = vec![root.join("docs")];
     let mut pages = vec![root.join("README.md"), root.join("crates/python/README.md")];
     while let Some(folder) = folders.pop() {
@@ -35,7 +41,7 @@ fn pages() -> Vec<PathBuf> {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "md") {
+            } else if path.extension().is_some_and(|e| e == "md") && !path.ends_with("verbs.md") {
                 pages.push(path);
             }
         }
@@ -145,6 +151,42 @@ fn commands_of_documents_are_taken() {
     }
     assert!(seen > 60, "only {seen} commands");
     assert!(wrong.is_empty(), "{seen} commands, wrong:\n{}", wrong.join("\n"));
+}
+
+const HEAD: &str = "\
+# Verbs
+
+The help of each verb, as `prezero VERB --help` prints it. [Commands and exit codes](commands.md)
+has them in one table. The package `prezero-lab` brings `bench`, `demo` and `plan`, which have
+their own help.
+";
+
+/// The help of a verb and of those below it, under a heading each.
+fn write_help(page: &mut String, verb: &clap::Command, name: &str) {
+    let verb = verb.clone().mut_args(|argument| argument.hide_env_values(true));
+    let help = verb.clone().bin_name(name).term_width(90).render_long_help().to_string();
+    let lines: Vec<_> = help.lines().map(str::trim_end).collect();
+    let _ = write!(page, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+    let below = verb.get_subcommands().filter(|below| below.get_name() != "help");
+    below.for_each(|below| write_help(page, below, &format!("{name} {}", below.get_name())));
+}
+
+#[test]
+fn page_of_verbs_is_the_help() {
+    let mut page = HEAD.to_owned();
+    for verb in command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let name = verb.get_name();
+        if !["bench", "demo", "help", "plan"].contains(&name) {
+            write_help(&mut page, verb, &format!("prezero {name}"));
+        }
+    }
+    let path = root().join("docs/reference/verbs.md");
+    if std::env::var_os("PREZERO_WRITE_DOCS").is_some() {
+        fs::write(&path, &page).expect("the page can be written");
+        return;
+    }
+    let written = fs::read_to_string(&path).expect("the page");
+    assert!(written == page, "write it anew: PREZERO_WRITE_DOCS=1 cargo test -p prezero-cli verbs");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! talks to the daemon through the library that every other program uses ([`client`]), and prints
 //! records ([`output`]): the same ones for people and, with `--json`, for programs. Errors are one
 //! line on standard error and an exit code out of one table ([`exit`]). Of the verbs, `zero` *is* a
-//! worker ([`worker`](::worker)) and `serve` is the daemon. `bench` and `demo` are a program of
+//! worker ([`worker`]) and `serve` is the daemon. `bench` and `demo` are a program of
 //! their own, prezero-lab, which measures the public parts of this library and speaks as it does.
 
 mod command_line;

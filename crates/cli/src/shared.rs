@@ -151,6 +151,7 @@ mod tests {
         assert!(Limit::parse("99999999T", "max").unwrap_err().contains("too large"));
     }
 
+    // Promise P324.
     #[test]
     fn a_size_is_pages_of_the_one_page_size_that_is_meant() {
         let size = |text: &str| text.parse::<Amount>().unwrap();

@@ -18,6 +18,9 @@ fn error_line(output: &Output) -> String {
     text
 }
 
+// Promise P324 (operator): Amounts are sizes or pages, in the spellings of Kubernetes and Slurm.
+// Unknown words get the known word that is most like them, and errors of a file are one line with
+// its number.
 #[test]
 fn bad_input_is_one_line_with_allowed_values_and_code_2() {
     for (args, part) in [

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero-lab`, the laboratory: what `prezero bench`, `prezero demo` and `prezero plan` run.
 //!
-//! [`bench`] measures the shipping worker, daemon and library beside the kernel and the ways of
+//! [`mod@bench`] measures the shipping worker, daemon and library beside the kernel and the ways of
 //! other programs. [`demo`] shows the effect with real programs. [`plan`] says how much to keep
 //! ready. The first two reserve pages and embed a daemon ([`rig`]); [`prefault`] is memory as it is
 //! had without prezero, [`machine`] what a measurement asks of the machine.

@@ -6,7 +6,7 @@
 //! of its process, or SIGKILL, within 0.3 ms. `O_PATH` descriptors are reported, too.
 //!
 //! The kernel bounds watches by user (`fs.inotify.max_user_watches`), and the events that wait
-//! (`fs.inotify.max_queued_events`): beyond that it says [`Closed::Unknown`], once.
+//! (`fs.inotify.max_queued_events`): beyond that it says [`UnmapEvent::Unknown`], once.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

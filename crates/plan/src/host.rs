@@ -20,9 +20,9 @@ pub struct NodeKind {
     pub page_size: PageSize,
     /// The huge pages of the node.
     pub memory: Bytes,
-    /// The pages of one block.
+    /// The pages of one block; 0 where the pool learns its sizes from the loans, as `ready` says.
     pub pages_per_block: Pages,
-    /// Workers start when less than this is ready.
+    /// Workers start when less than this is ready. Pools that learn their sizes have none.
     pub ready_low: Bytes,
     /// Workers stop when this much is ready.
     pub ready_high: Bytes,
@@ -49,11 +49,17 @@ impl NodeKind {
         Domain { node: Self::DOMAIN_NODE, page_size: self.page_size }
     }
 
+    /// Whether the pool learns the sizes of its blocks.
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        self.pages_per_block == Pages::ZERO
+    }
+
     fn pool(&self) -> PoolConfig {
         let Domain { node, page_size } = self.domain();
         let key = PoolKey { node, page_size, pages_per_block: self.pages_per_block };
         PoolConfig {
-            ready_low: Some(self.pages(self.ready_low)),
+            ready_low: (!self.learns()).then(|| self.pages(self.ready_low)),
             ready_high: self.pages(self.ready_high),
             recycle: recycle(self.in_place),
             ..PoolConfig::new(key)
@@ -166,6 +172,11 @@ impl Host {
 
     /// Gives every worker that should run something to do.
     pub(crate) fn begin(&mut self) -> Vec<Begun> {
+        if self.kind.learns() {
+            // As the daemon does in each pass: sizes that loans ask for replace others.
+            let effects = self.book.relieve();
+            self.carry_out(&effects);
+        }
         let mut begun = Vec::new();
         while self.running < self.book.wanted_workers(self.kind.workers) {
             let Some((order, effects)) = self.book.take_zeroing(Requester::Background, None, None)
@@ -271,6 +282,27 @@ mod tests {
         host.end(loan.lease);
         assert_eq!((host.ready(), host.lent()), (Bytes(0), Bytes(0)), "fresh: all is the kernel's");
         assert!(host.lend(Bytes(64 * GIB)).is_some());
+    }
+
+    #[test]
+    fn learnt_blocks_serve_the_next_loan_of_their_size() {
+        let mut host =
+            Host::new(NodeKind { pages_per_block: Pages::ZERO, single: true, ..kind() }).unwrap();
+        // One file each: a block of another size has nothing of it ready.
+        let mut ready = Bytes(0);
+        for _ in 0..32 {
+            let loan = host.lend(Bytes(3 * GIB)).unwrap();
+            ready = loan.ready;
+            host.end(loan.lease);
+            loop {
+                let begun = host.begin();
+                if begun.is_empty() {
+                    break;
+                }
+                begun.iter().for_each(|begun| host.finish(begun.job));
+            }
+        }
+        assert_eq!(ready, Bytes(3 * GIB), "a later loan of one size");
     }
 
     #[test]

@@ -3,14 +3,18 @@
 //!
 //! The format of prezero's own is CSV with a heading: `arrival,size,lifetime` and, if it is known,
 //! `node`. Arrival and lifetime are seconds, sizes are written as everywhere (`8G`), an empty
-//! lifetime never ends, an empty node leaves the place to the placement. Three other formats are
-//! read as their makers publish them; none of those traces is shipped.
+//! lifetime never ends, an empty node leaves the place to the placement. Other formats are read as
+//! their makers publish them; none of those traces is shipped.
 //!
 //! | format | what it is | what of it is read |
 //! |---|---|---|
 //! | `openb` | pods of Alibaba's `cluster-trace-gpu-v2023` | `creation_time`, `deletion_time`, `memory_mib` of pods that were scheduled |
 //! | `azure` | `vmtable.csv` of the Azure public dataset V2, which has no heading | columns 4 and 5 (created, deleted, in seconds) and 11 (memory in GiB, `>64` as 64) |
+//! | `swf` | the standard workload format of batch systems | fields 2 to 5 (submitted, waited, ran, processors) and the memory of each processor: 7, else 10 (KiB) |
+//! | `sacct` | `sacct -P -a --format=JobID,Start,End,ReqMem,AllocCPUS,AllocNodes` of Slurm | jobs, without their steps |
 //! | `watch` | what `prezero watch --json` printed on this host | each rise of `lent_pages` as a loan of that size, each fall as the end of the loan that fits best |
+
+mod batch;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -36,13 +40,17 @@ pub struct Ask {
 /// How a trace is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// prezero's own: arrival,size,lifetime[,node]
+    /// prezero's own: `arrival,size,lifetime[,node]`
     #[default]
     Csv,
     /// Alibaba's cluster-trace-gpu-v2023, the list of pods
     Openb,
     /// The Azure public dataset V2, vmtable.csv
     Azure,
+    /// The standard workload format of batch systems
+    Swf,
+    /// `sacct -P --format=JobID,Start,End,ReqMem,AllocCPUS,AllocNodes` of Slurm
+    Sacct,
     /// What `prezero watch --json` printed
     Watch,
 }
@@ -98,11 +106,21 @@ pub fn read(path: &Path, format: Format) -> Result<ReadTrace, String> {
 /// The line that is not a loan.
 pub fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
     match format {
-        Format::Csv => own(text),
+        Format::Csv => own(text).map_err(hinted),
         Format::Openb => openb(text),
         Format::Azure => azure(text),
+        Format::Swf => batch::swf(text),
+        Format::Sacct => batch::sacct(text),
         Format::Watch => watch(text).map(|read| read.asks),
     }
+}
+
+/// What is no trace of prezero's own may be another's.
+fn hinted(why: String) -> String {
+    format!(
+        "{why}; prezero's own format has the heading arrival,size,lifetime, and --format says \
+         others: openb, azure, swf, sacct, watch"
+    )
 }
 
 /// In the order of arrival, the first at 0.

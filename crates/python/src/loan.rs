@@ -4,10 +4,10 @@
 //!
 //! # Safety
 //!
-//! Both hand out the address of a mapping. The receiver also has a share of the [`Memory`] (a
+//! Both hand out the address of a mapping. The receiver also has a share of the [`LentMemory`] (a
 //! tensor) or is counted by it (a view, which keeps the loan's object alive besides).
-//! [`Memory::alone`] gives it to be unmapped only without such receivers. Programs own their writes
-//! there: no reference into the memory is ever made here.
+//! [`LentMemory::into_unique`] gives it to be unmapped only without such receivers. Programs own
+//! their writes there: no reference into the memory is ever made here.
 #![expect(unsafe_code, reason = "Python's buffers are raw pointers")]
 
 use std::ffi::c_int;

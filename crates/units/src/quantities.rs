@@ -385,6 +385,7 @@ mod tests {
         }
     }
 
+    // Promise P324.
     #[test]
     fn spellings_of_kubernetes_and_slurm_are_sizes() {
         for (text, bytes) in [

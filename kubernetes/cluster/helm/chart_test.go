@@ -158,6 +158,8 @@ func TestEveryPathAndSwitchIsAValue(t *testing.T) {
 	}
 }
 
+// Promise P344 (pods): Two releases of the chart install side by side, and the chart refuses
+// misspelt values.
 func TestTwoReleasesShareNoObject(t *testing.T) {
 	owner := map[string]string{}
 	for _, release := range []string{"prezero", "large"} {
@@ -203,6 +205,7 @@ func TestEachKindOfNodesHasItsPlaceholder(t *testing.T) {
 	}
 }
 
+// Promise P344.
 func TestMisspeltAndMeaninglessValuesAreRefused(t *testing.T) {
 	for name, values := range map[string]map[string]any{
 		"nodeallocatable": {"nodeallocatable": true},

@@ -15,6 +15,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{command, say};
 
+/// Seconds to wait for another apt, as unattended upgrades are.
+const LOCK_TIMEOUT: &str = "-oDPkg::Lock::Timeout=600";
+
 /// The installed version of `package`, or `None`.
 pub(crate) fn installed(package: &str) -> Result<Option<String>> {
     let format = "${db:Status-Status} ${Version}";
@@ -44,10 +47,10 @@ pub(crate) fn need(packages: &[&str]) -> Result<()> {
         bail!("missing packages: run `sudo apt-get install --no-install-recommends {list}`");
     }
     say::step(format_args!("installing {list}"));
-    let mut update = command::new(Path::new("/"), "apt-get", ["-q", "update"]);
+    let mut update = command::new(Path::new("/"), "apt-get", ["-q", LOCK_TIMEOUT, "update"]);
     command::run(update.stdout(Stdio::null()))?;
-    let mut install =
-        command::new(Path::new("/"), "apt-get", ["-q", "-y", "install", "--no-install-recommends"]);
+    let words = ["-q", "-y", LOCK_TIMEOUT, "install", "--no-install-recommends"];
+    let mut install = command::new(Path::new("/"), "apt-get", words);
     install.args(&missing).env("DEBIAN_FRONTEND", "noninteractive");
     command::run(install.stdout(Stdio::null()))
 }

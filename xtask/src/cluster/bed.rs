@@ -27,6 +27,7 @@ pub(super) const MIB: u64 = 1 << 20;
 pub(super) struct Bed {
     pub(super) node: Node,
     pub(super) kubectl: Kubectl,
+    pub(super) logs: PathBuf,
     /// The machine, for readers of figures.
     pub(super) machine: String,
 }
@@ -49,12 +50,12 @@ impl Bed {
             node.import(&images.join(image))?;
         }
         say("containerd has the images");
-        node.start_apiserver()?;
+        node.start_apiserver(config::GATES)?;
         wait_for("the API server answers", || kubectl.run(&["get", "--raw", "/readyz"]).map(Some))?;
         say("the API server answers");
-        node.start_controllers()?;
+        node.start_controllers(config::GATES)?;
         node.start_kubelet()?;
-        let mut bed = Self { node, kubectl, machine: machine()? };
+        let mut bed = Self { node, kubectl, logs: logs.to_path_buf(), machine: machine()? };
         bed.node_is_ready()?;
         say("the node is ready");
         bed.kubectl.apply(&[
@@ -90,6 +91,8 @@ impl Bed {
         helm.arg(&self.kubectl.config).args(["upgrade", "--install", "prezero", &chart]);
         // Without values helm would take the last ones.
         helm.args(["--namespace", "prezero", "--create-namespace", "--reset-values"]);
+        // Tests wait for devices.
+        helm.args(["--set", "publish.interval=1s,publish.settle=1s"]);
         for value in values {
             helm.args(["--set", value]);
         }

@@ -15,21 +15,26 @@ pub(super) const NODE: &str = "node-1";
 pub(super) const ADDRESS: &str = "10.99.0.1";
 pub(super) const ROUTER: &str = "10.99.0.254";
 pub(super) const SERVICE: &str = "10.98.0.1";
-/// Of pods, by host-local.
-const PODS: &str = "10.97.0.0/24";
+/// Of pods, by host-local: one for each node.
+const PODS: [&str; 2] = ["10.97.0.0/24", "10.97.1.0/24"];
 /// Below which all containers are, so that they can be found and taken away.
 pub(super) const CGROUP: &str = "/prezero-cluster";
 /// The pools of the node's daemon: 2 MiB pages of both, and pages of a block of the first; blocks
 /// of the other are twice as large.
 pub(super) const PAGES: u64 = 256;
 pub(super) const BLOCK_PAGES: u64 = 32;
+/// The pages of the second node's daemon, all wanted ready, in blocks of [`BLOCK_PAGES`].
+pub(super) const SECOND_PAGES: u64 = 64;
 /// The namespace with a quota of one block.
 pub(super) const TIGHT: &str = "tight";
 
 /// What pods run: kubernetes/cluster/tenant.
 pub(super) const TENANT: &str = "localhost/tenant:1";
 
-const GATES: &str = "DRANodeAllocatableResources=true";
+/// Feature gates of API server, controllers and scheduler.
+pub(super) const GATES: &str = "DRANodeAllocatableResources=true";
+/// The same, without what Kubernetes 1.34 and 1.35 lack.
+pub(super) const FEWER_GATES: &str = "DRANodeAllocatableResources=true,DRAConsumableCapacity=false";
 const ETCD: &str = "http://127.0.0.1:2379";
 
 /// Writes all files into `dir`.
@@ -38,32 +43,44 @@ pub(super) fn write(dir: &Path) -> Result<()> {
     // The network is ours alone: a token need not be a secret.
     put(
         "tokens.csv",
-        format!("admin,admin,admin,system:masters\nnode,system:node:{NODE},node,system:nodes\n"),
+        format!(
+            "admin,admin,admin,system:masters\nnode,system:node:{NODE},node,system:nodes\n\
+             second,system:node:node-2,second,system:nodes\n"
+        ),
     )?;
-    for user in ["admin", "node"] {
+    for user in ["admin", "node", "second"] {
         put(&format!("{user}.conf"), kubeconfig(user).to_string())?;
     }
     let key = dir.join("accounts.key").display().to_string();
     command::stdout(&mut command::new(dir, "openssl", ["genrsa", "-out", &key, "2048"]))?;
-    put("kubelet.json", kubelet_file().to_string())?;
-    put("containerd.toml", containerd_file())?;
-    fs::create_dir_all(dir.join("cni"))?;
-    put("cni/10-pods.conflist", cni().to_string())?;
+    // kubernetes/test/e2e starts the second node, in mounts of its own.
+    for (node, pods) in ["first", "second"].iter().zip(PODS) {
+        fs::create_dir_all(dir.join(node).join("cni"))?;
+        put(&format!("{node}/kubelet.json"), kubelet_file(node).to_string())?;
+        put(&format!("{node}/containerd.toml"), containerd_file(node))?;
+        put(&format!("{node}/cni/10-pods.conflist"), cni(pods).to_string())?;
+    }
+    put(
+        "second/prezero.toml",
+        format!(
+            "[tree]\nenabled = false\n[metrics]\nlisten = \"/run/prezero/metrics\"\n{}",
+            pool(BLOCK_PAGES, SECOND_PAGES, SECOND_PAGES)
+        ),
+    )?;
     put(
         "prezero.toml",
         format!(
             "[tree]\nenabled = false\n[agent]\nquota_of = {{ {TIGHT} = \"{}M\" }}\n{}{}",
             BLOCK_PAGES * 2,
-            pool(BLOCK_PAGES),
-            pool(2 * BLOCK_PAGES),
+            pool(BLOCK_PAGES, PAGES / 2, PAGES / 4),
+            pool(2 * BLOCK_PAGES, PAGES / 2, PAGES / 4),
         ),
     )?;
     Ok(())
 }
 
-/// Half of all pages, and half of those wanted ready, in blocks of this size.
-fn pool(block: u64) -> String {
-    let (max, ready) = (PAGES / 2, PAGES / 4);
+/// At most so many pages, and of those wanted ready, in blocks of this size.
+fn pool(block: u64, max: u64, ready: u64) -> String {
     format!(
         "[[pool]]\npage_size = \"2M\"\npages_per_block = {block}\n\
          ready_low = {ready}\nready_high = {ready}\nmax = {max}\nleave_free = 0\n"
@@ -91,7 +108,7 @@ pub(super) fn etcd() -> Vec<String> {
     ])
 }
 
-pub(super) fn apiserver() -> Vec<String> {
+pub(super) fn apiserver(gates: &str) -> Vec<String> {
     words(&[
         "kube-apiserver",
         &format!("--etcd-servers={ETCD}"),
@@ -107,11 +124,11 @@ pub(super) fn apiserver() -> Vec<String> {
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--kubelet-preferred-address-types=InternalIP",
-        &format!("--feature-gates={GATES}"),
+        &format!("--feature-gates={gates}"),
     ])
 }
 
-pub(super) fn controllers() -> Vec<String> {
+pub(super) fn controllers(gates: &str) -> Vec<String> {
     words(&[
         "kube-controller-manager",
         &format!("--kubeconfig={HERE}/admin.conf"),
@@ -120,16 +137,19 @@ pub(super) fn controllers() -> Vec<String> {
         // What the API server has made for itself; pods find it beside their token.
         &format!("--root-ca-file={HERE}/certs/apiserver.crt"),
         &format!("--cert-dir={HERE}/certs"),
-        &format!("--feature-gates={GATES}"),
+        &format!("--feature-gates={gates}"),
     ])
 }
 
-pub(super) fn scheduler() -> Vec<String> {
+pub(super) fn scheduler(gates: &str) -> Vec<String> {
     words(&[
         "kube-scheduler",
         &format!("--kubeconfig={HERE}/admin.conf"),
+        // For those that read its metrics.
+        &format!("--authentication-kubeconfig={HERE}/admin.conf"),
+        &format!("--authorization-kubeconfig={HERE}/admin.conf"),
         "--leader-elect=false",
-        &format!("--feature-gates={GATES}"),
+        &format!("--feature-gates={gates}"),
     ])
 }
 
@@ -137,7 +157,7 @@ pub(super) fn kubelet() -> Vec<String> {
     words(&[
         "kubelet",
         &format!("--kubeconfig={HERE}/node.conf"),
-        &format!("--config={HERE}/kubelet.json"),
+        &format!("--config={HERE}/first/kubelet.json"),
         &format!("--hostname-override={NODE}"),
         &format!("--node-ip={ADDRESS}"),
         &format!("--cert-dir={HERE}/certs"),
@@ -145,8 +165,8 @@ pub(super) fn kubelet() -> Vec<String> {
     ])
 }
 
-fn kubelet_file() -> serde_json::Value {
-    json!({
+fn kubelet_file(node: &str) -> serde_json::Value {
+    let mut file = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         // The node's network has only the test on it.
@@ -161,10 +181,16 @@ fn kubelet_file() -> serde_json::Value {
         "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
         "nodeStatusUpdateFrequency": "5s", "syncFrequency": "10s",
         "featureGates": {"DRANodeAllocatableResources": true},
-    })
+    });
+    if node == "second" {
+        file["port"] = 10_251.into();
+        file["healthzPort"] = 10_252.into();
+        file["cgroupRoot"] = format!("{CGROUP}/second").into();
+    }
+    file
 }
 
-fn containerd_file() -> String {
+fn containerd_file(node: &str) -> String {
     let cri = "plugins.\"io.containerd.cri.v1";
     format!(
         "version = 3\n\
@@ -173,17 +199,17 @@ fn containerd_file() -> String {
          [{cri}.runtime\"]\nenable_cdi = true\ncdi_spec_dirs = [\"/run/cdi\"]\n\
          # Not every sandbox may lower a process's oom_score_adj, and runc fails where it cannot.\n\
          restrict_oom_score_adj = true\n\
-         [{cri}.runtime\".cni]\nconf_dir = \"{HERE}/cni\"\nbin_dirs = [\"/usr/lib/cni\"]\n\
+         [{cri}.runtime\".cni]\nconf_dir = \"{HERE}/{node}/cni\"\nbin_dirs = [\"/usr/lib/cni\"]\n\
          [{cri}.runtime\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
          [{cri}.runtime\".containerd.runtimes.runc.options]\nSystemdCgroup = false\n",
         pause = TENANT,
     )
 }
 
-fn cni() -> serde_json::Value {
+fn cni(pods: &str) -> serde_json::Value {
     // Of the plugins the one that needs neither a bridge nor a packet filter.
     json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
-        {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+        {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]}},
     ]})
 }
 

@@ -62,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let programs = Programs::build(args.kube.as_deref())?;
     image::driver()?;
     image::of_go("./cluster/tenant", "tenant", config::TENANT, "tenant.tar")?;
+    cases::build_e2e()?;
     guest::make()?;
     let daemon = ["build", "--package", "prezero-cli", "--bin", "prezero"];
     command::run(&mut command::new(&cache::repo(), "cargo", daemon))?;
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&is_over))?;
     }
-    let Some(_pages) = reserve(MIB_2, config::PAGES) else {
+    let Some(_pages) = reserve(MIB_2, config::PAGES + config::SECOND_PAGES) else {
         say::result("0 passed, 0 failed, 1 skipped");
         return Ok(ExitCode::SUCCESS);
     };

@@ -117,19 +117,21 @@ impl Node {
     }
 
     /// What survives its node's loss of power: it is another machine's.
-    pub(super) fn start_apiserver(&mut self) -> Result<()> {
-        self.start("etcd", self.program("etcd", &config::etcd()))?;
-        self.start("apiserver", self.program("kube", &config::apiserver()))
+    pub(super) fn start_apiserver(&mut self, gates: &str) -> Result<()> {
+        if !self.services.contains_key("etcd") {
+            self.start("etcd", self.program("etcd", &config::etcd()))?;
+        }
+        self.start("apiserver", self.program("kube", &config::apiserver(gates)))
     }
 
     /// Programs that need an API server with its certificate.
-    pub(super) fn start_controllers(&mut self) -> Result<()> {
-        self.start("controllers", self.program("kube", &config::controllers()))?;
-        self.start("scheduler", self.program("kube", &config::scheduler()))
+    pub(super) fn start_controllers(&mut self, gates: &str) -> Result<()> {
+        self.start("controllers", self.program("kube", &config::controllers(gates)))?;
+        self.start("scheduler", self.program("kube", &config::scheduler(gates)))
     }
 
     pub(super) fn start_containerd(&mut self) -> Result<()> {
-        let words = ["--config".to_owned(), format!("{HERE}/containerd.toml")];
+        let words = ["--config".to_owned(), format!("{HERE}/first/containerd.toml")];
         self.start("containerd", self.program("containerd", &words))?;
         wait_for("containerd answers", || {
             Ok(command::output(&mut self.program("ctr", &["version".to_owned()]))?

@@ -22,10 +22,12 @@ struct Build {
     module: &'static str,
     tags: &'static str,
     packages: &'static [&'static str],
+    /// Of one core, about: what a person waits for the first time.
+    minutes: u32,
 }
 
 const BUILDS: &[Build] = &[
-    Build { module: "etcd", tags: "", packages: &["."] },
+    Build { module: "etcd", tags: "", packages: &["."], minutes: 1 },
     Build {
         module: "containerd",
         // File systems that need C libraries.
@@ -35,9 +37,10 @@ const BUILDS: &[Build] = &[
             "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
             "github.com/containerd/containerd/v2/cmd/ctr",
         ],
+        minutes: 2,
     },
-    Build { module: "helm", tags: "", packages: &["helm.sh/helm/v4/cmd/helm"] },
-    Build { module: "kube", tags: "", packages: &["."] },
+    Build { module: "helm", tags: "", packages: &["helm.sh/helm/v4/cmd/helm"], minutes: 2 },
+    Build { module: "kube", tags: "", packages: &["."], minutes: 9 },
 ];
 
 /// Where the programs are.
@@ -89,7 +92,8 @@ impl Build {
         if dir.exists() {
             return Ok(dir);
         }
-        say::step(format_args!("building {} for the cluster, once", self.module));
+        let (module, minutes) = (self.module, self.minutes);
+        say::step(format_args!("building {module}, once: {minutes} minutes of one core"));
         let scratch = tempfile::tempdir_in(&cached)?;
         let out = scratch.path().join("out");
         fs::create_dir(&out)?;

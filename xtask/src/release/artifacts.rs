@@ -132,7 +132,7 @@ fn sbom(out: &Path) -> Result<()> {
     {
         let file = format!("prezero-{VERSION}-{name}.cdx");
         let mut list = command::new(&repo, &program.display().to_string(), ["cyclonedx"]);
-        list.args(["--format", "json", "--spec-version", "1.5", "--describe", "crate"])
+        list.args(["--format", "json", "--spec-version", "1.5"])
             .args(["--target", Arch::X86_64.rust(), "--override-filename", &file])
             .arg("--manifest-path")
             .arg(repo.join("crates").join(package).join("Cargo.toml"))

@@ -67,10 +67,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let version = args.version.trim_start_matches('v');
     let is_rehearsal = args.rehearse || !args.only.is_empty();
     let notes = ready::check(version, is_rehearsal)?;
+    let head = command::stdout(&mut command::new(&cache::repo(), "git", ["rev-parse", "HEAD"]))?;
+    let commit = head.trim();
     let base = cache::target("release")?;
     let [first, second] = ["first", "second"].map(|name| base.join(name));
     for dir in [&first, &second] {
-        in_a_checkout(&base, dir, &args.only)?;
+        in_a_checkout(commit, &base, dir, &args.only)?;
     }
     let (one, other) = (sums(&first)?, sums(&second)?);
     let differing: Vec<_> = one
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     fs::write(to.join("NOTES.md"), &notes)?;
     if !is_rehearsal {
         let message = format!("prezero {version}\n\n{notes}");
-        let tag = ["tag", "--annotate", "--message", &message, &format!("v{version}")];
+        let tag = ["tag", "--annotate", "--message", &message, &format!("v{version}"), commit];
         command::run(&mut command::new(&cache::repo(), "git", tag))?;
     }
     for name in one.keys() {
@@ -102,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Builds into `to` from a checkout of the commit at another place, with nothing built before.
-fn in_a_checkout(base: &Path, to: &Path, only: &[Kind]) -> Result<()> {
+fn in_a_checkout(commit: &str, base: &Path, to: &Path, only: &[Kind]) -> Result<()> {
     let name = to.file_name().context("a name")?.to_string_lossy().into_owned();
     let checkout = base.join(format!("checkout-{name}"));
     let repo = cache::repo();
@@ -118,7 +120,7 @@ fn in_a_checkout(base: &Path, to: &Path, only: &[Kind]) -> Result<()> {
         fs::remove_dir_all(to)?;
     }
     let add = ["worktree", "add", "--quiet", "--detach"];
-    command::run(command::new(&repo, "git", add).arg(&checkout).arg("HEAD"))?;
+    command::run(command::new(&repo, "git", add).arg(&checkout).arg(commit))?;
     let mut make = command::new(&checkout, "cargo", ["xtask", "artifacts", "--out"]);
     make.arg(to).env_remove("CARGO_TARGET_DIR");
     if !only.is_empty() {

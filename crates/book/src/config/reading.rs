@@ -130,6 +130,7 @@ mod tests {
         }
     }
 
+    // Promise P324.
     #[test]
     fn file_errors_are_one_line_with_its_number_and_what_to_write() {
         for (text, expected) in [

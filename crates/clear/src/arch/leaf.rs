@@ -38,8 +38,8 @@ pub(crate) type Loop = unsafe extern "sysv64" fn(*mut u8, usize, usize) -> Trap;
 ///
 /// # Safety
 ///
-/// As for [`Store::store`](super::Store::store); and the CPU can execute `body`, which clears any
-/// positive multiple of `unit` bytes at a multiple of `unit`, a power of two.
+/// As for [`StoreZeros::store`](super::StoreZeros::store); and the CPU can execute `body`, which
+/// clears any positive multiple of `unit` bytes at a multiple of `unit`, a power of two.
 #[inline(always)]
 pub(crate) unsafe fn units(
     start: *mut u8,

@@ -40,14 +40,14 @@ const END_TIMEOUT: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Those of starting a thread.
-pub(crate) fn begin(level: LevelFilter) -> io::Result<LogQueue> {
+pub(crate) fn begin(level: LevelFilter) -> io::Result<LogWriter> {
     let output = Output {
         stderr: File::from(io::stderr().as_fd().try_clone_to_owned()?),
         journal: is_journal().then(UnixDatagram::unbound).transpose()?,
         socket: JOURNAL_SOCKET.to_owned(),
     };
     let is_journal = output.journal.is_some();
-    let log = LogQueue::begin(output)?;
+    let log = LogWriter::begin(output)?;
     let writer = log.clone();
     let lines = tracing_subscriber::fmt().compact().with_target(false).with_max_level(level);
     if is_journal {
@@ -68,7 +68,7 @@ fn is_journal() -> bool {
 
 /// The way to the thread that writes.
 #[derive(Debug, Clone)]
-pub(crate) struct LogQueue {
+pub(crate) struct LogWriter {
     queue: SyncSender<Queued>,
     /// Events since the last one that the queue had room for.
     lost: Arc<AtomicU64>,
@@ -86,7 +86,7 @@ enum Queued {
     End(SyncSender<()>),
 }
 
-impl LogQueue {
+impl LogWriter {
     fn begin(output: Output) -> io::Result<Self> {
         let (queue, queued) = sync_channel(MAX_QUEUED_EVENTS);
         let thread = std::thread::Builder::new().name("log".to_owned());
@@ -189,11 +189,11 @@ fn priority(level: Level) -> u8 {
 
 /// One event on its way to the queue.
 pub(crate) struct Event<'a> {
-    log: &'a LogQueue,
+    log: &'a LogWriter,
     level: Level,
 }
 
-impl<'a> MakeWriter<'a> for LogQueue {
+impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = Event<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn unread_events_are_dropped_without_waiting_and_counted() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let log = LogQueue::begin(to(writer)).unwrap();
+        let log = LogWriter::begin(to(writer)).unwrap();
         let line = [&[b'x'; 99][..], b"\n"].concat();
         let begun = Instant::now();
         for _ in 0..3 * MAX_QUEUED_EVENTS {
@@ -270,7 +270,7 @@ mod tests {
         // As another program that has it may have set it.
         socket.set_nonblocking(true).unwrap();
         for output in [to(slave), to(socket)] {
-            let log = LogQueue::begin(output).unwrap();
+            let log = LogWriter::begin(output).unwrap();
             let begun = Instant::now();
             for _ in 0..2 * MAX_QUEUED_EVENTS {
                 log.push(Level::INFO, &[b'x'; 1000]);
@@ -290,7 +290,7 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let output =
             Output { journal: Some(UnixDatagram::unbound().unwrap()), socket, ..to(writer) };
-        let log = LogQueue::begin(output).unwrap();
+        let log = LogWriter::begin(output).unwrap();
         log.push(Level::WARN, b"first\n<3>second\n");
         log.end();
         let mut entry = [0; 1000];
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn event_longer_than_a_pipe_arrives_whole() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let log = LogQueue::begin(to(writer)).unwrap();
+        let log = LogWriter::begin(to(writer)).unwrap();
         let text = "x".repeat(300_000);
         log.push(Level::INFO, text.as_bytes());
         drop(log);

@@ -49,6 +49,7 @@ mod tests {
     use super::*;
     use indicatif::{InMemoryTerm, TermLike};
 
+    // Promise P323.
     #[test]
     fn bar_is_one_line_at_every_width() {
         for columns in [60, 80, 120] {

@@ -25,8 +25,8 @@ use crate::shared::Daemon;
 /// Of the service: what keeps it from its best, as it was drained, paused, refused a configuration
 /// or a borrower, or lacks pages. Of the machine: huge pages, NUMA, mounts, fragmentation, kernel,
 /// cgroups. Each line is `ok`, `warn` (works in part or below its best) or `bad` (must be changed
-/// before prezero can work), with advice and the command for it. Changes nothing. As root it also tries
-/// whether write leases work on hugetlbfs. Exit code 1 if anything is bad.
+/// before prezero can work), with advice and the command for it. Changes nothing. As root it also
+/// tries whether write leases work on hugetlbfs. Exit code 1 if anything is bad.
 ///
 /// `module` is whether the kernel's own pool can know its zeroed pages: by the module of the
 /// package prezero-dkms, or by a kernel with the series. With --json `ways` has the same: `uses` is

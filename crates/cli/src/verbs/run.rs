@@ -115,7 +115,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
 fn note_unserved(socket: &Path) {
     let heard =
         Client::connect_within(socket, ANSWER_TIMEOUT).and_then(|mut client| client.status());
-    if let Err(error) = heard {
+    // Without a daemon the command runs as it would without prezero.
+    if let Err(error) = heard
+        && !matches!(error, client::Error::NoDaemon { .. })
+    {
         let why = words_of(&error);
         let _ = writeln!(std::io::stderr(), "prezero: {why}; the command gets no lent memory");
     }

@@ -363,6 +363,7 @@ since start: 1 loan (0 kept), 8G lent ready, 0 not ready, 0 refused, 0 zeroed, 0
         );
     }
 
+    // Promise P323.
     #[test]
     fn every_line_fits_80_columns_and_missing_columns_are_named() {
         let StatusReport(mut status) = report();

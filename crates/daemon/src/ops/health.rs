@@ -156,7 +156,7 @@ impl Incidents {
 
 /// What the health is judged by.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen<'a> {
+pub(super) struct Examined<'a> {
     pub(super) pools: &'a [PoolStatus],
     pub(super) config: &'a Config,
     /// Pages of the kernel's pools; none where they are not what limits the daemon.
@@ -169,7 +169,7 @@ pub(super) struct Seen<'a> {
 
 impl Shell {
     /// The word for the service's health, and the causes behind it.
-    pub(super) fn health(&self, seen: Seen<'_>) -> (Health, Vec<Ailment>) {
+    pub(super) fn health(&self, seen: Examined<'_>) -> (Health, Vec<Ailment>) {
         let ailments = ailments(&self.incidents, seen);
         let health = match () {
             () if seen.drained => Health::Drained,
@@ -215,7 +215,7 @@ fn ailment(cause: AilmentCause, found: String, remedy: &str, command: Option<Str
 }
 
 /// All causes, the gravest first.
-fn ailments(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
+fn ailments(incidents: &Incidents, seen: Examined<'_>) -> Vec<Ailment> {
     let mut all = Vec::new();
     all.extend(operators(seen));
     all.extend(incidents.reload.as_ref().map(|error| {
@@ -260,7 +260,7 @@ fn ailments(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
 }
 
 /// What an operator has ordered, perhaps long ago.
-fn operators(seen: Seen<'_>) -> Vec<Ailment> {
+fn operators(seen: Examined<'_>) -> Vec<Ailment> {
     let mut all = Vec::new();
     if seen.drained {
         let found =
@@ -359,7 +359,7 @@ fn may_borrow(config: &Config, uid: Uid) -> (String, String) {
 }
 
 /// Where the kernel's pool is too small, or used by others.
-fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
+fn kernels_pools(seen: Examined<'_>) -> Vec<Ailment> {
     let mut all = Vec::new();
     for (domain, total) in seen.totals {
         let size = domain.page_size;
@@ -409,7 +409,7 @@ fn kernels_pools(seen: Seen<'_>) -> Vec<Ailment> {
 }
 
 /// Nodes whose programs find nothing ready.
-fn bare_nodes(incidents: &Incidents, seen: Seen<'_>) -> Vec<Ailment> {
+fn bare_nodes(incidents: &Incidents, seen: Examined<'_>) -> Vec<Ailment> {
     let has_pool = |node: &&Node| seen.pools.iter().any(|pool| pool.node == **node);
     let bare = incidents.nodes.iter().filter(|node| !has_pool(node));
     let found = |node: &Node| {
@@ -444,13 +444,13 @@ mod tests {
     fn causes_with(
         pool: PoolStatus,
         total: u64,
-        change: impl FnOnce(&mut Incidents, &mut Config, &mut Seen<'_>),
+        change: impl FnOnce(&mut Incidents, &mut Config, &mut Examined<'_>),
     ) -> Vec<Ailment> {
         let (mut incidents, mut config) = (Incidents::default(), Config::default());
         let totals = [(Domain { node: Node(0), page_size: SIZE }, Pages(total))].into();
         let pools = [pool];
         let empty = Config::default();
-        let mut seen = Seen {
+        let mut seen = Examined {
             pools: &pools,
             config: &empty,
             totals: &totals,
@@ -461,7 +461,7 @@ mod tests {
         };
         incidents.set_nodes(vec![Node(0)]);
         change(&mut incidents, &mut config, &mut seen);
-        ailments(&incidents, Seen { config: &config, ..seen })
+        ailments(&incidents, Examined { config: &config, ..seen })
     }
 
     fn only(all: &[Ailment], cause: AilmentCause, parts: &[&str]) {
@@ -480,6 +480,8 @@ mod tests {
         }
     }
 
+    // Promise P325 (operator): Each cause that keeps the service from its best is named by the word
+    // of `status`, by `doctor` with remedy and command, by the log and by a metric.
     #[test]
     fn each_state_names_cause_remedy_and_command() {
         let healthy = || pool(8, 4, 8, 0);
@@ -528,7 +530,7 @@ mod tests {
 
     #[test]
     fn incidents_have_user_size_and_remedy_and_are_logged_once() {
-        let stranger = |incidents: &mut Incidents, config: &mut Config, _: &mut Seen<'_>| {
+        let stranger = |incidents: &mut Incidents, config: &mut Config, _: &mut Examined<'_>| {
             config.lend_group = Some("kvm".into());
             incidents.stranger(Uid(64_055), Some(7));
             incidents.stranger(Uid(64_055), Some(8));
@@ -538,13 +540,13 @@ mod tests {
         };
         let parts = ["user 64055 may not borrow (2 times", "kvm", "usermod -aG kvm"];
         only(&causes_with(pool(8, 4, 8, 0), 16, stranger), AilmentCause::Stranger, &parts);
-        let blocks = |incidents: &mut Incidents, _: &mut Config, _: &mut Seen<'_>| {
+        let blocks = |incidents: &mut Incidents, _: &mut Config, _: &mut Examined<'_>| {
             let [all, ready, left, block] = [1 << 30, 256 << 20, 1 << 30, 256 << 20].map(Bytes);
             incidents.partly_ready(Uid(0), all, ready, left, block);
         };
         let parts = ["a loan of 1G found 256M ready, and 1G more in other blocks of 256M"];
         only(&causes_with(pool(8, 4, 8, 0), 16, blocks), AilmentCause::Blocks, &parts);
-        let old = |incidents: &mut Incidents, _: &mut Config, _: &mut Seen<'_>| {
+        let old = |incidents: &mut Incidents, _: &mut Config, _: &mut Examined<'_>| {
             incidents.stranger(Uid(1), None);
             let incident =
                 incidents.recent.get_mut(&AilmentCause::Stranger).expect("it was recorded");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What pools of several sizes of blocks have learnt, in a file of the state directory, else of the
 //! run directory: the next daemon begins with it, also after a boot, when all guests of a host
-//! start at once. It is a hint: a start without it, or with one that cannot be read, begins with a guess.
+//! start at once. It is a hint: a start without it, or with one that cannot be read, begins with a
+//! guess.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -7,7 +7,7 @@ use book::block::StateName;
 use units::{Counts, Domain, Pages, PoolKey, Uid};
 use wire::{LoanStatus, PoolStatus, Status, UserStatus};
 
-use super::health::Seen;
+use super::health::Examined;
 use super::{Shell, since_boot};
 use crate::base::error::Result;
 
@@ -33,7 +33,7 @@ impl Shell {
             0
         });
         let fresh_reason = self.fresh_reason();
-        let (health, ailments) = self.health(Seen {
+        let (health, ailments) = self.health(Examined {
             pools: &pools,
             config: &self.config,
             totals: &self.totals(),

@@ -20,7 +20,7 @@ use units::LeaseId;
 #[derive(Debug, Default)]
 pub(crate) struct MemoryHeld {
     leases: BTreeMap<LeaseId, Option<Instant>>,
-    /// The last that [`Held::due`] named.
+    /// The last that [`MemoryHeld::due`] named.
     last: Option<LeaseId>,
 }
 

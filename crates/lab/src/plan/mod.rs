@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `prezero plan`: the simulation of [`plan`](::plan), run for each combination of the lists that
+//! `prezero plan`: the simulation of [`plan`], run for each combination of the lists that
 //! the command line has, each on a thread of its own.
 //!
 //! [`report`] makes a table, JSON or a page of the runs, and one sentence of advice.
@@ -34,7 +34,7 @@ Examples:
   prezero watch --json > day.json; prezero plan --trace day.json --format watch --nodes 1
   prezero plan --seed 7 --write-trace loans.csv --report plan.html")]
 pub(crate) struct Args {
-    /// The loans: CSV with the heading arrival,size,lifetime[,node] (default: from --seed)
+    /// The loans: CSV with the heading `arrival,size,lifetime[,node]` (default: from --seed)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How the trace is written
@@ -56,9 +56,9 @@ pub(crate) struct Args {
     memory: Bytes,
     #[arg(long, value_name = "SIZE", default_value = "2M", help = "Their size")]
     page_size: PageSize,
-    /// The size of a pool's blocks
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
-    block: Bytes,
+    /// The size of a pool's blocks (default: learnt from the loans, as `ready` in prezero.toml)
+    #[arg(long, value_name = "SIZE")]
+    block: Option<Bytes>,
     /// Whether a loan must be one file, as virtual machines want it
     #[arg(long)]
     single: bool,
@@ -68,9 +68,9 @@ pub(crate) struct Args {
     /// How much to keep ready on each node (default: a sixteenth of its memory to all of it)
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     ready_high: Vec<Bytes>,
-    /// Below how many percent of that workers start
-    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "50",
-          value_parser = clap::value_parser!(u8).range(0..=100))]
+    /// Below how many percent of that workers start; the daemon's default is all of it
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "100",
+          requires = "block", value_parser = clap::value_parser!(u8).range(0..=100))]
     ready_low: Vec<u8>,
     /// Workers of each node
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
@@ -215,11 +215,14 @@ fn loans(args: &Args) -> Result<Vec<Ask>, Failure> {
     Ok(asks)
 }
 
+/// The unit of generated sizes where blocks have none.
+const GENERATED_UNIT: Bytes = Bytes(1 << 30);
+
 /// The rate of arrivals at which as much is lent in the long run as was asked for.
 #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
 fn shape(args: &Args) -> Shape {
     let Generated { loans, size, lifetime, burst, used, .. } = args.generated;
-    let unit = Bytes(args.block.0.max(args.page_size.bytes()));
+    let unit = args.block.unwrap_or(GENERATED_UNIT).max(Bytes(args.page_size.bytes()));
     let mut shape = Shape { loans, size, unit, most: args.memory, rate: 1.0, burst, lifetime };
     let sample = generate::trace(&Shape { loans: loans.clamp(1000, 100_000), ..shape }, 0);
     let each: f64 = sample.iter().map(|ask| ask.bytes.0 as f64 * ask.lifetime).sum::<f64>()
@@ -231,7 +234,10 @@ fn shape(args: &Args) -> Shape {
 
 /// Every combination of the lists.
 fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
-    let pages_per_block = args.page_size.pages_in(args.block).map_err(Failure::usage)?;
+    let pages_per_block = match args.block {
+        Some(block) => args.page_size.pages_in(block).map_err(Failure::usage)?.max(Pages(1)),
+        None => Pages::ZERO,
+    };
     args.page_size.pages_in(args.memory).map_err(Failure::usage)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
     let per_second = |bytes: Bytes| bytes.0 as f64;
@@ -262,7 +268,7 @@ fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
                     let kind = NodeKind {
                         page_size: args.page_size,
                         memory: args.memory,
-                        pages_per_block: pages_per_block.max(Pages(1)),
+                        pages_per_block,
                         ready_low: whole(low).bytes(args.page_size),
                         ready_high,
                         workers: *workers,

@@ -72,13 +72,19 @@ impl Cell {
     }
 
     /// The tables of prezero.toml.
-    fn config(&self, page: PageSize, block: Bytes) -> String {
-        let pages = block.0.div_ceil(page.bytes()).max(1);
+    fn config(&self, page: PageSize, block: Option<Bytes>) -> String {
         let (low, high) = (Bytes(self.ready_low_bytes), Bytes(self.ready_high_bytes));
+        let blocks = match block {
+            // Learnt from the loans.
+            None => format!("ready = \"{high}\"\n"),
+            Some(block) => format!(
+                "pages_per_block = {}\nready_low = \"{low}\"\nready_high = \"{high}\"\n",
+                block.0.div_ceil(page.bytes()).max(1)
+            ),
+        };
         format!(
             "[workers]\nmax = {}\n\n# Once for each node: node = 0, 1, ...\n[[pool]]\nnode = 0\n\
-             page_size = \"{page}\"\npages_per_block = {pages}\nready_low = \"{low}\"\n\
-             ready_high = \"{high}\"\n",
+             page_size = \"{page}\"\n{blocks}",
             self.workers
         )
     }
@@ -125,16 +131,18 @@ impl PlanReport {
         nodes: usize,
         node: Bytes,
         want: u8,
-        (page, block): (PageSize, Bytes),
+        (page, block): (PageSize, Option<Bytes>),
         runs: Vec<Cell>,
     ) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let too_small = too_small(asks, nodes, node, &runs);
-        // No table to paste where none helps.
-        let chosen = chosen(&runs, want).filter(|_| too_small.is_none());
-        let config = chosen.map(|(run, _)| run.config(page, block));
-        let advice = too_small.unwrap_or_else(|| advice(&runs, want));
+        let small = too_small(asks, nodes, node, &runs);
+        // A fleet that is too small has no setting to write down.
+        let config = match small {
+            Some(_) => None,
+            None => chosen(&runs, want).map(|(run, _)| run.config(page, block)),
+        };
+        let advice = small.unwrap_or_else(|| advice(&runs, want));
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
@@ -329,7 +337,7 @@ mod tests {
         assert!(text.contains("keep 128G ready"), "{text}");
     }
 
-    const SHAPE: (PageSize, Bytes) = (PageSize::GIB_1, Bytes(8 << 30));
+    const SHAPE: (PageSize, Option<Bytes>) = (PageSize::GIB_1, Some(Bytes(8 << 30)));
 
     #[test]
     fn plan_ends_with_a_configuration_to_paste() {

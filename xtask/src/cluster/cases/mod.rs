@@ -4,11 +4,14 @@
 
 mod counts;
 mod failures;
+mod fleet;
 mod life;
 mod owner;
 mod program;
 mod ready;
 mod scale;
+
+pub(super) use fleet::build_e2e;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -48,6 +51,9 @@ pub(super) const ALL: &[(&str, Test)] = &[
     ("two_pods_share_a_claim_and_with_the_mapping_do_not", counts::shared),
     ("a_thousand_nodes_are_ranked_by_what_they_have_ready", scale::ranked),
     ("a_hundred_pods_at_once_leave_the_ledger_exact", scale::ledger),
+    ("two_nodes_keep_no_loan_of_a_claim_that_is_not_theirs", fleet::two_nodes),
+    ("four_hundred_nodes_in_a_storm_write_within_their_budget", fleet::storm),
+    ("an_api_server_without_consumable_capacity_is_named_in_an_event", fleet::gate),
 ];
 
 /// What the tenant has found in its memory: `bytes N content C ...`.

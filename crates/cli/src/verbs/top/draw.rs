@@ -356,7 +356,7 @@ mod tests {
     }
 
     const SCREEN: &str = "\
-\x20prezero 0.1.0, provider stock, pid 7, 2 workers
+\x20prezero 0.1.0, provider stock, pid 7, 2 workers: healthy
  zeroing 3.90 GB/s, 1.5 loans/s, 98 % hits, 0.0 refused/s, 1 worker lost
  █ ready  ▓ zeroing  ░ zeroable  ▒ lent  K kept  D draining
 >node 0 1G x 8      ████████████████████████▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒KKD
@@ -382,6 +382,7 @@ mod tests {
  q leave  ? keys  z zero  s stop  g give back  r ready  o order  tab loans";
 
     /// Leases, sizes and keys are whole on every screen, and a wide one shows the guest.
+    // Promise P323.
     #[test]
     fn screens_of_every_size_show_whole_numbers_within_their_width() {
         let mut view = view();

@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! The one unsafe call registers the descriptor with the event loop, which demands that it stays
-//! the same open file while it is registered. [`Device`] owns it and keeps it.
+//! the same open file while it is registered. [`TreeDevice`] owns it and keeps it.
 #![expect(unsafe_code, reason = "the event loop cannot see who owns a descriptor")]
 
 use std::collections::BTreeSet;

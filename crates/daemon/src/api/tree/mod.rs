@@ -9,7 +9,7 @@
 //! is done or the kernel reports a signal of the caller's. [`device`] is the daemon's end of
 //! `/dev/fuse`, [`wire`] the protocol, [`item`] the items of the tree, [`open`] the open files,
 //! [`permits`] the callers. [`session`] and [`ioctl`] are the answers, [`notify`] the rules of
-//! waking, [`tell`] the waking.
+//! waking, [`wake`] the waking.
 //!
 //! # Why not a FUSE crate's session
 //!

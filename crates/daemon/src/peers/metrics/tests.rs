@@ -88,6 +88,7 @@ fn dashboard_shows_every_metric_and_no_other() {
     assert_eq!(asked, known);
 }
 
+// Promise P328 (operator): Alerts ask for metrics that there are, and each has a recorded case.
 #[test]
 fn alerts_and_their_cases_ask_for_metrics_that_there_are() {
     let known: BTreeSet<_> = TABLE.iter().map(full_name).collect();

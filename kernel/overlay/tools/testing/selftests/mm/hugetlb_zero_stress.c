@@ -85,6 +85,10 @@ static struct pool pools[NODES];
 static int nodes;
 static bool gib;			/* node 0 has pages of 1 GiB to demote */
 static bool quick;
+static bool can_unpoison;		/* or each soft offline costs a huge page */
+
+/* Soft offlines where they cost one: a node has a few hundred. */
+#define MAX_LOST	20
 
 enum kind {
 	FAULT_PRIVATE, FAULT_SHARED, FORK, FALLOCATE, PUNCH, UFFD_COPY, MIGRATE,
@@ -520,8 +524,13 @@ static void poison(void)
 static void soft_offline(void)
 {
 	const struct pool *pool = any_pool();
-	char *p = map_some(pool, 1, MAP_PRIVATE);
-	bool ok = p && populate(p, pool_page(pool), 1);
+	char *p;
+	bool ok;
+
+	if (!can_unpoison && shared->kinds[SOFT_OFFLINE] >= MAX_LOST)
+		return fault(MAP_PRIVATE, FAULT_PRIVATE);
+	p = map_some(pool, 1, MAP_PRIVATE);
+	ok = p && populate(p, pool_page(pool), 1);
 
 	if (ok) {
 		unsigned long pfn;
@@ -869,6 +878,7 @@ static void setup(void)
 
 	need_mount("debugfs", "/sys/kernel/debug",
 		   "/sys/kernel/debug/hwpoison");
+	can_unpoison = !access("/sys/kernel/debug/hwpoison/unpoison-pfn", W_OK);
 	cgroup_controller("cpu");
 	cgroup_controller("hugetlb");
 	for (nodes = 0; nodes < NODES; nodes++) {
