@@ -52,8 +52,8 @@ fn by(starter: &[&str], command: &Command) -> Command {
 }
 
 // Promise P204 (years): A log that cannot be written or is not read (its disk full, its reader
-// gone) stops no work: at most one line waits, for 0.1 s, and the next written one gives the
-// number of lost lines.
+// gone) stops no work: 4,096 events wait for their reader, later ones are dropped, and the next
+// one gives their number. Each event is one entry of the journal with its level.
 #[test]
 fn unwritable_or_unread_log_blocks_nothing() {
     let Some((mut daemon, config)) = unstarted() else { return };

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use prezero_tests::Daemon;
 use prezero_tests::daemon::{WAIT_TIMEOUT, binary};
+use prezero_tests::terminal::Terminal;
 
 /// How long a verb may live on after its terminal.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,38 +28,19 @@ fn plain() -> Daemon {
     Daemon::start_with(None, "", &["--plain", "--pool", "page_size=2M,max=16M"])
 }
 
-/// A verb on a terminal of its own, as a login shell starts it.
-struct Terminal {
-    child: Box<dyn Child + Send + Sync>,
-    /// Until it is closed.
-    master: Option<Box<dyn MasterPty + Send>>,
-}
+/// A verb on a terminal of its own.
+struct Verb(Terminal);
 
-impl Terminal {
+impl Verb {
     fn start(daemon: &Daemon, words: &[&str], columns: u16) -> Self {
-        let size = PtySize { rows: 24, cols: columns, pixel_width: 0, pixel_height: 0 };
-        let pty = native_pty_system().openpty(size).expect("a terminal");
-        let mut command = CommandBuilder::new(binary());
-        command.args(words);
-        command.env("PREZERO_SOCKET", daemon.socket());
-        command.env("TERM", "xterm-256color");
-        let child = pty.slave.spawn_command(command).expect("prezero runs");
-        Self { child, master: Some(pty.master) }
-    }
-
-    fn reader(&self) -> Box<dyn Read + Send> {
-        let master = self.master.as_ref().expect("it is open");
-        master.try_clone_reader().expect("a reader")
-    }
-
-    /// As a lost ssh connection does.
-    fn close(&mut self) {
-        drop(self.master.take());
+        let mut command = Command::new(binary());
+        command.args(words).env("PREZERO_SOCKET", daemon.socket());
+        Self(Terminal::start(&command, columns, 24))
     }
 
     /// Reads until the verb has shown that text.
     fn wait_for(&self, part: &str) {
-        let mut reader = self.reader();
+        let mut reader = self.0.other_end();
         let (mut seen, mut bytes) = (String::new(), [0; 4096]);
         while !seen.contains(part) {
             let read = reader.read(&mut bytes).expect("it has not ended");
@@ -70,9 +51,9 @@ impl Terminal {
     /// Whether it ends in time.
     fn ends_within(&mut self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        while self.child.try_wait().expect("our own child").is_none() {
+        while self.0.child.try_wait().expect("our own child").is_none() {
             if Instant::now() >= deadline {
-                self.child.kill().expect("our own child");
+                self.0.child.kill().expect("our own child");
                 return false;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -82,7 +63,7 @@ impl Terminal {
 
     /// CPU time used so far, in ticks.
     fn ticks(&self) -> u64 {
-        let pid = self.child.process_id().expect("it runs");
+        let pid = self.0.child.id();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let fields: Vec<_> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
         let field = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
@@ -96,13 +77,13 @@ impl Terminal {
 fn interactive_verbs_end_with_their_terminal() {
     let daemon = plain();
     for (words, shown) in INTERACTIVE {
-        let mut verb = Terminal::start(&daemon, words, 80);
+        let mut verb = Verb::start(&daemon, words, 80);
         if shown.is_empty() {
             std::thread::sleep(Duration::from_millis(300));
         } else {
             verb.wait_for(shown);
         }
-        verb.close();
+        verb.0.close();
         assert!(verb.ends_within(END_TIMEOUT), "{words:?} lives on, at {} ticks", verb.ticks());
     }
 }
@@ -112,12 +93,12 @@ fn interactive_verbs_end_with_their_terminal() {
 #[test]
 fn top_without_a_hangup_signal_ends_with_its_terminal() {
     let daemon = plain();
-    let mut verb = Terminal::start(&daemon, &["top"], 80);
+    let mut verb = Verb::start(&daemon, &["top"], 80);
     verb.wait_for("provider plain");
-    let pid = Pid::from_raw(i32::try_from(verb.child.process_id().expect("it runs")).expect("one"));
+    let pid = Pid::from_raw(i32::try_from(verb.0.child.id()).expect("one"));
     // The end of the terminal comes while the signal that tells it cannot.
     kill(pid, Signal::SIGSTOP).expect("our own child");
-    verb.close();
+    verb.0.close();
     kill(pid, Signal::SIGCONT).expect("our own child");
     assert!(verb.ends_within(END_TIMEOUT), "it lives on, at {} ticks", verb.ticks());
 }
@@ -160,11 +141,11 @@ fn printed_lines_fit_the_terminal() {
     daemon.zero("max");
     for columns in [60, 80, 120] {
         for words in [&["status"][..], &["holders"], &["zero"]] {
-            let mut verb = Terminal::start(&daemon, words, columns);
-            let mut reader = verb.reader();
+            let mut verb = Verb::start(&daemon, words, columns);
+            let mut reader = verb.0.other_end();
             assert!(verb.ends_within(WAIT_TIMEOUT), "{words:?} does not end");
             let mut text = Vec::new();
-            verb.close();
+            verb.0.close();
             // The end of the terminal is an error (EIO) behind its last line.
             let _ = reader.read_to_end(&mut text);
             let text = String::from_utf8_lossy(&text).into_owned();

@@ -1,37 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero top` on a real terminal, 80 by 24, and as lines for programs.
 
+use std::fs::File;
 use std::io::{Read, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use units::Pages;
 
-use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use prezero_tests::daemon::{WAIT_TIMEOUT, binary};
+use prezero_tests::terminal::Terminal;
 use prezero_tests::{Daemon, Page};
 
 /// `prezero top` on a terminal of its own.
 struct Top {
     screen: Arc<Mutex<vt100::Parser>>,
-    keys: Box<dyn Write + Send>,
-    master: Box<dyn MasterPty + Send>,
-    child: Box<dyn Child + Send + Sync>,
-}
-
-fn size(cols: u16, rows: u16) -> PtySize {
-    PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }
+    keys: File,
+    terminal: Terminal,
 }
 
 impl Top {
     fn start(daemon: &Daemon) -> Self {
-        let pty = native_pty_system().openpty(size(80, 24)).expect("a terminal");
-        let mut command = CommandBuilder::new(binary());
-        command.args(["top", "--interval", "50ms", "--socket"]);
-        command.arg(daemon.socket());
-        command.env("TERM", "xterm-256color");
-        let child = pty.slave.spawn_command(command).expect("prezero runs");
-        let mut output = pty.master.try_clone_reader().expect("a reader");
+        let mut command = Command::new(binary());
+        command.args(["top", "--interval", "50ms", "--socket"]).arg(daemon.socket());
+        let terminal = Terminal::start(&command, 80, 24);
+        let mut output = terminal.other_end();
         let screen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));
         let parser = Arc::clone(&screen);
         std::thread::spawn(move || {
@@ -43,8 +36,8 @@ impl Top {
                 parser.lock().expect("no panic").process(&bytes[..read]);
             }
         });
-        let keys = pty.master.take_writer().expect("a writer");
-        Self { screen, keys, master: pty.master, child }
+        let keys = terminal.other_end();
+        Self { screen, keys, terminal }
     }
 
     fn text(&self) -> String {
@@ -69,10 +62,10 @@ impl Top {
     }
 
     /// Its exit code, after it has put the terminal back.
-    fn end(mut self) -> u32 {
+    fn end(mut self) -> Option<i32> {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("our own child") {
+            if let Some(status) = self.terminal.child.try_wait().expect("our own child") {
                 break status;
             }
             assert!(Instant::now() < deadline, "it does not end:\n{}", self.text());
@@ -83,7 +76,7 @@ impl Top {
             assert!(Instant::now() < deadline, "the terminal was not put back");
             std::thread::sleep(Duration::from_millis(10));
         }
-        status.exit_code()
+        status.code()
     }
 }
 
@@ -123,7 +116,7 @@ fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
 
     top.press("k");
     top.wait_for("q leave");
-    top.master.resize(size(100, 30)).expect("a terminal");
+    top.terminal.resize(100, 30);
     top.screen.lock().expect("no panic").screen_mut().set_size(30, 100);
     let deadline = Instant::now() + WAIT_TIMEOUT;
     while !top.text().lines().nth(29).is_some_and(|line| line.contains("q leave")) {
@@ -131,7 +124,7 @@ fn top_shows_and_changes_pools_and_waits_for_a_lost_daemon() {
         std::thread::sleep(Duration::from_millis(10));
     }
     top.press("q");
-    assert_eq!(top.end(), 0);
+    assert_eq!(top.end(), Some(0));
 }
 
 // Promise P66.
@@ -143,10 +136,10 @@ fn top_restores_the_terminal_at_a_signal_and_reports_zeroing() {
     top.wait_for(">node 0 2M x 1");
     top.press("z\r");
     top.wait_for("zeroing here");
-    let pid = top.child.process_id().expect("it runs");
+    let pid = top.terminal.child.id();
     let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a process"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("our own child");
-    assert_eq!(top.end(), 143);
+    assert_eq!(top.end(), Some(143));
     let pool = daemon.pool();
     assert_eq!(pool.zeroing_pages, Pages(0));
     assert_eq!(daemon.status().counters.lost_workers, 0, "every job was reported");

@@ -125,19 +125,52 @@ fn every_arrow_is_used_by_the_code() {
     }
 }
 
-#[test]
-fn the_shim_brings_no_configuration_format_into_programs() {
+/// The packages that a package is built of, the ones for tests excluded.
+fn built_of(package: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["tree", "--offline", "-p", "prezero-preload", "-e", "normal", "--prefix", "none"])
+        .args(["tree", "--offline", "-p", package, "-e", "normal", "--prefix", "none"])
         .current_dir(root())
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).expect("text");
-    let packages: BTreeSet<_> = tree.lines().filter_map(|l| l.split(' ').next()).collect();
-    assert!(packages.contains("prezero-units"), "not the shim's tree: {tree}");
-    for package in packages {
+    let packages: BTreeSet<_> =
+        tree.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect();
+    assert!(packages.contains("prezero-units"), "not the tree of {package}: {tree}");
+    packages
+}
+
+#[test]
+fn the_shim_brings_no_configuration_format_into_programs() {
+    for package in built_of("prezero-preload") {
         assert!(!package.starts_with("toml") && package != "prezero-book", "{package}");
     }
+}
+
+#[test]
+fn daemon_reads_no_command_line() {
+    let packages = built_of("prezero-daemon");
+    assert!(packages.contains("prezero-worker"), "{packages:?}");
+    assert!(!packages.iter().any(|package| package.starts_with("clap")), "{packages:?}");
+}
+
+#[test]
+fn no_product_has_what_tests_share() {
+    for product in ["prezero-cli", "prezero-lab", "prezero-linux", "prezero-preload", "prezero"] {
+        let packages = built_of(product);
+        assert!(!packages.contains("prezero-testkit"), "{product}: {packages:?}");
+    }
+}
+
+#[test]
+fn benchmarks_for_developers_are_in_no_package() {
+    let text = read(Path::new("crates/lab/src/bench/mod.rs"));
+    let lines: Vec<_> = text.lines().collect();
+    for name in ["locality", "scale", "interference"] {
+        let at = lines.iter().position(|line| *line == format!("mod {name};"));
+        assert_eq!(lines[at.expect(name) - 1], "#[cfg(feature = \"developer\")]", "{name}");
+    }
+    let build = read(Path::new("xtask/src/package/built.rs"));
+    assert!(build.contains("\"--no-default-features\""), "packages have the default features");
 }

@@ -10,6 +10,7 @@ pub mod process;
 pub mod refused;
 pub mod scrape;
 pub mod storm;
+pub mod terminal;
 pub mod user;
 
 pub use daemon::{Daemon, Page};

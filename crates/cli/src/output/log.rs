@@ -224,6 +224,8 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::time::Instant;
 
+    use rustix::pty::OpenptFlags;
+
     use super::*;
 
     fn to(file: impl Into<OwnedFd>) -> Output {
@@ -260,10 +262,10 @@ mod tests {
     // terminal, or where others take the room first. The file stays for others as it is.
     #[test]
     fn stopped_terminal_or_socket_blocks_no_logger() {
-        let size = portable_pty::PtySize::default();
-        let terminal = portable_pty::native_pty_system().openpty(size).unwrap();
-        let name = terminal.master.tty_name().unwrap();
-        let slave = File::options().read(true).write(true).open(name).unwrap();
+        let terminal = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::unlockpt(&terminal).unwrap();
+        let name = rustix::pty::ptsname(&terminal, Vec::new()).unwrap();
+        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         let (_unread, socket) = std::os::unix::net::UnixStream::pair().unwrap();
         // As another program that has it may have set it.
         socket.set_nonblocking(true).unwrap();
@@ -279,6 +281,7 @@ mod tests {
         }
     }
 
+    // Promise P204.
     #[test]
     fn event_of_several_lines_is_one_entry_with_its_level() {
         let dir = tempfile::tempdir().unwrap();
