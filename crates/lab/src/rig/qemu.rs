@@ -83,8 +83,8 @@ pub(crate) struct Running {
     qmp: BufReader<UnixStream>,
 }
 
-/// Whether guests run by hardware. A `/dev/kvm` on a CPU without virtualization is PVM, which boots
-/// only kernels that know it.
+/// Whether guests run by hardware. A `/dev/kvm` on a CPU without virtualization is PVM, which
+/// boots only kernels that know it.
 fn kvm_boots_any_kernel() -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let has_hardware = flags.split_whitespace().any(|flag| ["vmx", "svm"].contains(&flag));
