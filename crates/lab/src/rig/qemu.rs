@@ -93,8 +93,8 @@ fn kvm_boots_any_kernel() -> bool {
 }
 
 impl Qemu {
-    /// Looks for it, or says how to get it. `auto` is kvm where this process may use it for a kernel
-    /// of any distribution.
+    /// Looks for it, or says how to get it. `auto` is kvm where this process may use it for the
+    /// kernel of any distribution.
     pub(crate) fn find(accel: &str) -> Result<Self, String> {
         let accel = match accel {
             "auto" if kvm_boots_any_kernel() => "kvm",
