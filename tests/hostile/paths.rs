@@ -125,7 +125,11 @@ fn paths_that_another_user_can_redirect_are_refused() {
         say(&[name, "stranger", &got, "", left]);
         assert!(made.is_empty(), "{name}: {made:?}\n{said}");
         let whose = format!("is of uid {}", User::Stranger.number());
-        assert!(code == Some(1) && said.contains(&whose), "{name}: {code:?} {said}");
+        // Without an optional socket the daemon serves the rest, and says so.
+        let is_optional = ["agents'", "metrics'"].iter().any(|socket| name.contains(socket));
+        let expected = Some(i32::from(!is_optional));
+        assert!(code == expected && said.contains(&whose), "{name}: {code:?} {said}");
+        assert!(!is_optional || said.contains("the service is degraded"), "{name}: {said}");
     };
     let no_tree = ["--set", "tree.enabled=false"];
     let serve = [&SERVE[..], &no_tree].concat();
