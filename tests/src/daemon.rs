@@ -46,10 +46,13 @@ impl Page {
         Pages(pages).bytes(self.size())
     }
 
-    /// A pool of it, as in the configuration file; `fields` is further lines.
+    /// A pool of it on node 0, or on the node that `fields` says, as in the configuration file;
+    /// `fields` is further lines.
     #[must_use]
     pub fn pool(self, fields: &str) -> String {
-        format!("[[pool]]\npage_size = \"{}\"\n{fields}\n", self.size())
+        let node =
+            if fields.lines().any(|line| line.starts_with("node ")) { "" } else { "node = 0\n" };
+        format!("[[pool]]\npage_size = \"{}\"\n{node}{fields}\n", self.size())
     }
 }
 
