@@ -41,7 +41,7 @@ fn reserve(page: Page, pages: u64) -> Option<hugepages::Guard> {
 fn shim(socket: &Path, log: &Path, options: &[&str], program: &[&str]) -> Command {
     // The shim gives up on a daemon after 100 ms, and then for a second: too soon for a machine
     // that other tests keep busy, where that is not what is tested.
-    let timeout = if options.contains(&STALLED) { "100" } else { "5000" };
+    let timeout = if options == ["--shm", STALLED] { "100" } else { "5000" };
     let mut command = Command::new(prezero_tests::daemon::binary());
     command
         .env("PREZERO_WAIT_MS", timeout)

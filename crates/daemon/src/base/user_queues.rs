@@ -161,6 +161,13 @@ pub(crate) struct ClosedInQueue {
     user_queue: UserQueue,
 }
 
+impl ClosedInQueue {
+    /// Takes the first descriptor, to close it at once.
+    pub(crate) fn take_first(&mut self) -> Option<OwnedFd> {
+        (!self.fds.is_empty()).then(|| self.fds.remove(0))
+    }
+}
+
 impl std::ops::Deref for ClosedInQueue {
     type Target = [OwnedFd];
 

@@ -114,9 +114,11 @@ pub(super) async fn serve(mut connection: PeerConnection, mut service: Service) 
 /// not kept.
 async fn send(connection: &PeerConnection, message: Message, service: &Service) -> io::Result<()> {
     let Message { text, fds, loan } = message;
-    let Some((lease, lent)) = loan else { return connection.send(&text?, &fds).await };
+    let Some((lease, mut lent)) = loan else { return connection.send(&text?, &fds).await };
     let sent = connection.send(&text?, &lent).await;
-    // Before the end of the lease, after which the same queue looks at the blocks.
+    // The lease at once: a borrower that returns its loan and borrows again gets what it left. The
+    // blocks before the end of the lease, after which the same queue looks at them.
+    drop(lent.take_first());
     drop(lent);
     let mut shell = service.shell.borrow_mut();
     if sent.is_ok() {
