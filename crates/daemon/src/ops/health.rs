@@ -524,7 +524,7 @@ mod tests {
         let fresh = causes_with(healthy(), 16, |_, _, seen| seen.fresh_reason = Some("no BTF"));
         only(&fresh, AilmentCause::Fresh, &["no BTF", "CAP_BPF"]);
         let files = causes_with(healthy(), 16, |_, _, seen| seen.unknown_files = 3);
-        only(&files, AilmentCause::Files, &["3 blocks", "restart"]);
+        only(&files, AilmentCause::Files, &["mounts: 3", "restart"]);
     }
 
     #[test]
