@@ -226,7 +226,7 @@ fn release_has_nothing_to_release() {
 #[test]
 fn set_changes_the_thresholds_of_the_one_pool_of_its_size() {
     let page = Page::Mib2;
-    let fields = "pages_per_block = 2\nleave_free = 1\nmax = 8\n\
+    let fields = "node = 0\npages_per_block = 2\nleave_free = 1\nmax = 8\n\
                   [[pool]]\npage_size = \"2M\"\nnode = 0\npages_per_block = 4\nmax = 8";
     let Some(daemon) = support::daemon(page, 8, fields) else { return };
     let pools = daemon.status().pools;
