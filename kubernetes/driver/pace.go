@@ -18,7 +18,7 @@ type Pace struct {
 	Interval time.Duration
 	// Burst is how many writes may come at once after a rest.
 	Burst int
-	// Settle is after which time a small change is written, too.
+	// Settle is the time after which a small change is written, too.
 	Settle time.Duration
 	// Part makes a change large: one part in this number of the pool.
 	Part int64
@@ -30,7 +30,7 @@ var DefaultPace = Pace{Interval: 75 * time.Second, Burst: 2, Settle: 5 * time.Mi
 // look is how often the daemon is asked, and the least time between two writes.
 const look = time.Second
 
-// change is what a publication would tell.
+// change is the reason for a publication, the weakest first.
 type change int
 
 const (
@@ -64,13 +64,13 @@ type gate struct {
 	// was told on credit.
 	credit int
 	next   time.Time
-	// The drawn interval after the last write.
+	// The interval that was drawn for the last write.
 	drawn time.Duration
 }
 
 func newGate(pace Pace) *gate { return &gate{pace: pace, credit: pace.Burst} }
 
-// opens tells whether to publish now, and why.
+// opens returns the reason to publish, and whether to publish now.
 func (g *gate) opens(all []stock, taken map[string]int64, isDown bool, now time.Time) (change, bool) {
 	g.refill(now)
 	what := g.change(all, taken, isDown)

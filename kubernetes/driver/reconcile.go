@@ -35,7 +35,7 @@ func (d *Driver) Reconcile(ctx context.Context) error {
 	d.forgetGone(held)
 	used, err := d.kubelet.Claims(ctx)
 	if err != nil {
-		// Each claim is looked at then.
+		// Each claim then costs a call of the API server.
 		klog.FromContext(ctx).Error(err, "the kubelet does not say which claims its pods have")
 	}
 	for uid, one := range held {
@@ -56,7 +56,7 @@ func (d *Driver) Reconcile(ctx context.Context) error {
 	return failed
 }
 
-// holdings by the claims' UIDs: of the records, and of the daemon's loans with this driver's mark.
+// holdings returns the claims in the records and in the daemon's loans with this driver's mark, by UID.
 func (d *Driver) holdings(ctx context.Context) (map[types.UID]holding, error) {
 	held := map[types.UID]holding{}
 	loans, failed := d.agent.Loans(ctx, "")
@@ -74,7 +74,7 @@ func (d *Driver) holdings(ctx context.Context) (map[types.UID]holding, error) {
 	return held, failed
 }
 
-// find the claim at the API server; nil where it is gone, or where another one has its name.
+// find reads the claim from the API server. It returns nil where the claim is gone or its name is another's.
 func (d *Driver) find(ctx context.Context, one holding) (*resourceapi.ResourceClaim, error) {
 	claims := d.kube.ResourceV1().ResourceClaims(one.namespace)
 	if one.name != "" {

@@ -51,7 +51,7 @@ type deviceData struct {
 	KeptContent bool `json:"keptContent,omitempty"`
 }
 
-// Tell what a claim got, once. Where nothing is to be told, as of no Statuses, it does nothing.
+// Tell writes the status of a new loan once. A nil Statuses writes nothing.
 func (s *Statuses) Tell(claim *resourceapi.ResourceClaim, where []place, all []allotted, lent []agent.Lent) {
 	if s == nil {
 		return

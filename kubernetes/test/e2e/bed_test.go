@@ -29,10 +29,10 @@ import (
 	"prezero/agent"
 )
 
-// within is how long anything may take. Two cores that others use, too, have needed a tenth of it.
+// within bounds each wait. On two busy cores the longest took a tenth of it.
 const within = 4 * time.Minute
 
-// Of this run, by the environment that xtask sets.
+// The environment that xtask sets for this run.
 var (
 	here    = os.Getenv("PREZERO_E2E_HERE")
 	logs    = os.Getenv("PREZERO_E2E_LOGS")
@@ -61,7 +61,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Run(m))
 }
 
-// node is the second one: its programs, each a process of this one.
+// node is the second node. Its programs are children of the test.
 type node struct {
 	holder   *exec.Cmd
 	services map[string]*exec.Cmd
@@ -73,7 +73,7 @@ const (
 	namespace  = "default"
 )
 
-// mounts of a machine of its own: what it keeps on disk and in memory is its own, its network the cluster's.
+// mounts gives the second node its own files. It shares the network of the cluster.
 const mounts = `set -e
 mkdir -p "$HERE/second/run" "$LOGS/node-2"
 mount -t tmpfs -o mode=755 tmpfs "$HERE/second/run"
@@ -87,7 +87,7 @@ mkdir -p /run/cdi /run/prezero /run/cni /var/lib/kubelet
 echo ready
 exec sleep infinity`
 
-// startSecond node, once, and waits until the driver serves on both.
+// startSecond starts the second node once, and waits until the driver serves on both nodes.
 func startSecond(ctx context.Context, client klient.Client) error {
 	if second != nil {
 		return failedStart
@@ -97,7 +97,7 @@ func startSecond(ctx context.Context, client klient.Client) error {
 	return failedStart
 }
 
-// failedStart of the second node: tests after it need not wait.
+// failedStart notes that the second node did not start: later tests fail at once.
 var failedStart error
 
 func (n *node) up(ctx context.Context, client klient.Client) error {
@@ -157,7 +157,7 @@ func bytesUntilLine(from interface{ Read([]byte) (int, error) }) (string, error)
 	}
 }
 
-// makeGroups of the second kubelet, below those of the cluster, which xtask removes.
+// makeGroups makes the second kubelet's control groups below the cluster's. xtask removes them.
 func makeGroups() error {
 	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -183,7 +183,7 @@ func makeGroups() error {
 	return nil
 }
 
-// inside is a program in the node's mounts.
+// inside returns a command in the node's mounts.
 func (n *node) inside(words ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"-t", fmt.Sprint(n.holder.Process.Pid), "-m", "--"}, words...)...)
 }
@@ -220,7 +220,7 @@ func (n *node) startKubelet() error {
 		"--hostname-override="+secondName, "--node-ip=10.99.0.2", "--cert-dir="+here+"/second/certs", "--v=2")
 }
 
-// kill -9, and the end of it.
+// kill sends SIGKILL and waits for the end of the process.
 func (n *node) kill(name string) {
 	if service := n.services[name]; service != nil {
 		service.Process.Kill()
@@ -229,13 +229,13 @@ func (n *node) kill(name string) {
 	}
 }
 
-// killContainers of the node, and forgets them.
+// killContainers kills the containers of the node, and forgets them.
 func (n *node) killContainers() error {
 	return n.run("sh", "-c", `for c in $(ctr -n k8s.io tasks ls -q); do ctr -n k8s.io tasks kill -s KILL $c || true; done; sleep 1
 for c in $(ctr -n k8s.io containers ls -q); do ctr -n k8s.io tasks rm -f $c >/dev/null 2>&1 || true; ctr -n k8s.io containers rm $c || true; done`)
 }
 
-// join the cluster as a node with a daemon, and wait for its driver.
+// join adds the node and its daemon to the cluster, and waits for its driver.
 func (n *node) join(ctx context.Context, client klient.Client) error {
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: secondName}}
 	is := func(ctx context.Context) (bool, error) {
@@ -269,11 +269,11 @@ func (n *node) end() {
 		n.holder.Process.Kill()
 		n.holder.Wait()
 	}
-	// The first node's tests are of one node.
+	// The tests of one node use the first node.
 	exec.Command("kube", "kubectl", "--kubeconfig", os.Getenv("KUBECONFIG"), "delete", "node", secondName, "--wait=false").Run()
 }
 
-// loans of a node's daemon.
+// loans lists the loans of a node's daemon.
 func loans(ctx context.Context, of string) ([]agent.Loan, error) {
 	socket := "/run/prezero/io.prezero.agent"
 	if of == secondName {
@@ -282,7 +282,7 @@ func loans(ctx context.Context, of string) ([]agent.Loan, error) {
 	return agent.Client{Socket: socket}.Loans(ctx, "")
 }
 
-// have waits until both nodes have so many loans.
+// have waits until both nodes have this number of loans.
 func have(ctx context.Context, one, two int) error {
 	last := ""
 	err := eventually(ctx, fmt.Sprintf("%d and %d loans", one, two), func(ctx context.Context) (bool, error) {
@@ -304,7 +304,7 @@ func eventually(ctx context.Context, what string, is func(context.Context) (bool
 	return nil
 }
 
-// install the chart as that release, with values.
+// install installs the chart under a release name, with values.
 func install(release, namespace string, values ...string) error {
 	words := []string{"--kubeconfig", os.Getenv("KUBECONFIG"), "upgrade", "--install", release, filepath.Join(source, "chart"),
 		"--namespace", namespace, "--create-namespace", "--reset-values", "--set", "publish.interval=1s,publish.settle=1s,reconcile=2s,grace=6s"}
@@ -325,7 +325,7 @@ func uninstall(release, namespace string) error {
 	return nil
 }
 
-// serves waits until so many pods of a release's driver are ready and all of them are of its newest form.
+// serves waits until this number of driver pods of a release are ready, all of the newest revision.
 func serves(ctx context.Context, clients kubernetes.Interface, release, namespace string, nodes int32) error {
 	return eventually(ctx, fmt.Sprintf("%d drivers of release %s", nodes, release), func(ctx context.Context) (bool, error) {
 		set, err := clients.AppsV1().DaemonSets(namespace).Get(ctx, release+"-dra", metav1.GetOptions{})
@@ -338,7 +338,7 @@ func serves(ctx context.Context, clients kubernetes.Interface, release, namespac
 	})
 }
 
-// claimed waits until a claim is what it is to be.
+// claimed waits until a claim meets the condition.
 func claimed(ctx context.Context, client klient.Client, name string, is func(*resourceapi.ResourceClaim) bool) (*resourceapi.ResourceClaim, error) {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
 	err := wait.For(conditions.New(client.Resources()).ResourceMatch(claim, func(object klientObject) bool {
@@ -347,7 +347,7 @@ func claimed(ctx context.Context, client klient.Client, name string, is func(*re
 	return claim, err
 }
 
-// pod of the tenant on a claim: of a template by that name, or one that is there.
+// pod returns a pod of the tenant. Its claim comes from a template, or exists already.
 func pod(name, on, template, claim string) *corev1.Pod {
 	source := corev1.PodResourceClaim{Name: "memory"}
 	if template != "" {
@@ -405,7 +405,7 @@ func kubectl(words ...string) (string, error) {
 	return string(out), nil
 }
 
-// processes by a word of their command line.
+// processes lists processes by a word of their command line.
 func processes(word string) (all []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {

@@ -32,10 +32,10 @@ func patch(text string) k8s.Patch {
 	return k8s.Patch{PatchType: ktypes.StrategicMergePatchType, Data: []byte(text)}
 }
 
-// step of a feature that may fail.
+// step is one step of a feature. It may fail.
 type step func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error
 
-// feature of two nodes: the second is up and both drivers serve before it, and no pod or loan is left after.
+// feature runs steps on two nodes. Both drivers serve before it, and no pod or loan is left after it.
 func feature(t *testing.T, name string, assess map[string]step, order ...string) {
 	t.Helper()
 	do := func(what string, one step) features.Func {
@@ -93,7 +93,7 @@ func published(ctx context.Context, clients kubernetes.Interface) error {
 
 const template = "zeroed-64m"
 
-// makeClaim as docs/guides/kubernetes-content.md says a person does.
+// makeClaim makes a claim as docs/guides/kubernetes-content.md describes.
 func makeClaim() error {
 	_, err := kubectl("apply", "-n", namespace, "-f", source+"/deploy/owner.yaml")
 	return err

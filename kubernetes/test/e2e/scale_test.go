@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// budget in writes a second and node, in a storm that lasts.
+	// budget is the bound on writes per second and node in a storm.
 	budget = 0.02
 	gib    = 1 << 30
 )
 
-// supplier is a daemon's socket for agents that says any number of ready blocks.
+// supplier stands for a daemon: its agents' socket reports any number of ready blocks.
 type supplier struct {
 	ready atomic.Int64
 	calls atomic.Int64
@@ -70,7 +70,7 @@ func (s *supplier) serve(listener net.Listener) {
 	}
 }
 
-// count of a metric's samples whose labels have all of these.
+// count adds up the samples of a metric that have all of these labels.
 func count(ctx context.Context, client rest.Interface, name string, labels ...string) (float64, error) {
 	text, err := client.Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").DoRaw(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func writes(ctx context.Context, clients *kubernetes.Clientset) (float64, error)
 	return sum, nil
 }
 
-// seconds of CPU of a program.
+// seconds returns the CPU time of a program.
 func seconds(word string) (sum float64) {
 	for _, pid := range processes(word) {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -122,7 +122,7 @@ func seconds(word string) (sum float64) {
 	return sum
 }
 
-// figures over a time: writes of slices, pods that they woke, CPU.
+// figures of one period: writes of slices, pods that they woke, and CPU time.
 type figures struct {
 	long, writes, woken, apiserver, scheduler float64
 }
@@ -267,7 +267,7 @@ func storm(ctx context.Context, t *testing.T, config *rest.Config, nodes int) er
 	if each := lasts.writes / lasts.long / float64(nodes); each > budget || each < budget/10 {
 		t.Errorf("%.4f writes a second and node in a storm, and the budget is %.4f", each, budget)
 	}
-	// And what may come at once after a rest.
+	// A rest allows a burst of writes.
 	if each := begins.writes / float64(nodes); each > float64(driver.DefaultPace.Burst)+1.2 {
 		t.Errorf("%.1f writes of each node in the first minute", each)
 	}
