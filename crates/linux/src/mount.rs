@@ -71,6 +71,22 @@ impl HugetlbMount {
     }
 }
 
+/// Whether a file system or a file is mounted exactly there.
+///
+/// # Errors
+/// Those of reading mountinfo.
+pub fn is_mounted(roots: &Roots, at: &Path) -> Result<bool> {
+    Ok(mountinfo::read(roots)?.iter().any(|entry| entry.dir == at))
+}
+
+/// Takes what is mounted there out of the tree at once; open and mapped files stay usable.
+///
+/// # Errors
+/// EINVAL where nothing is mounted.
+pub fn detach(at: &Path) -> Result<()> {
+    mountinfo::detach(at)
+}
+
 /// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted.
 pub fn find(roots: &Roots, page: PageSize) -> Result<Vec<HugetlbMount>> {
     let mut mounts = Vec::new();
