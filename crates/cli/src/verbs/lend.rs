@@ -37,7 +37,9 @@ use crate::verbs::named::NamedArgs;
 ///
 /// With --name and without CMD the loan lasts by that name until `prezero return NAME`, across
 /// restarts of everything, the daemon included; its file's path is printed. The same name and size
-/// again are the same loan. With --owner the next loan of that owner finds the content that it
+/// again are the same loan. The file's user can open that path. --bind and --link put the memory
+/// at a new path that a program opens itself: they are made with the user's rights, and removed
+/// when the loan ends. --bind is for root, and the path is a file there. With --owner the next loan of that owner finds the content that it
 /// left, if both names begin with the same SCOPE/. That is for root and members of agent.group, who
 /// hand memory on to others.
 #[derive(Debug, clap::Args)]
@@ -48,7 +50,8 @@ Examples:
       -object memory-backend-file,id=ram,size=8G,mem-path={path},share=on ...
   prezero lend 8G --wait 30s -- ./server --memory {path}
   prezero lend 2G --owner cache --keep 5m -- ./server --memory-fd {fd}
-  prezero lend 2G --name team-a/job-7 --whole --uid 1000")]
+  prezero lend 2G --name team-a/job-7 --whole --uid 1000
+  prezero lend 64G --name vllm/e0 --whole --uid 1000 --bind /dev/shm/vllm_offload_e0.mmap")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,

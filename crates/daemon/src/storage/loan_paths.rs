@@ -141,7 +141,7 @@ impl LoanPathDirs {
                     tracing::warn!(%error, lease = lease.0, "paths of an ended loan may stay");
                 }
                 if let Err(error) = remove_dir(&roots, &dir) {
-                    tracing::warn!(%error, lease = lease.0, "a directory stays until the next start");
+                    tracing::warn!(%error, lease = lease.0, "it stays until the next start");
                 }
             }
         })
