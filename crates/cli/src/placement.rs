@@ -66,14 +66,14 @@ enum Way {
 
 /// A path that a loan is to have.
 #[derive(Debug)]
-pub(crate) struct Placement {
+pub(crate) struct LoanPlace {
     field: &'static str,
     way: Way,
     path: PathBuf,
     rights: UserRights,
 }
 
-impl Placement {
+impl LoanPlace {
     /// The paths that a caller makes for a loan.
     pub(crate) fn all(paths: &LoanPaths, rights: UserRights) -> Vec<Self> {
         let way = |field| if field == "bind" { Way::Bind } else { Way::Link };
@@ -201,7 +201,7 @@ pub(crate) struct Args {
 }
 
 /// One line of the record.
-fn placement(line: &str) -> Option<Placement> {
+fn placement(line: &str) -> Option<LoanPlace> {
     let mut words = line.splitn(4, ' ');
     let (field, way) = match words.next()? {
         "bind" => ("bind", Way::Bind),
@@ -210,7 +210,7 @@ fn placement(line: &str) -> Option<Placement> {
     };
     let uid = words.next()?.parse().ok()?;
     let gid = words.next()?.parse().ok();
-    Some(Placement { field, way, path: words.next()?.into(), rights: UserRights { uid, gid } })
+    Some(LoanPlace { field, way, path: words.next()?.into(), rights: UserRights { uid, gid } })
 }
 
 /// The file, in the record's first line.
@@ -226,13 +226,13 @@ pub(crate) fn run(args: &Args) -> crate::exit::Outcome {
     if let Some(file) = file_number(&text) {
         bind::unbind(&Roots::default(), file)?;
     }
-    let mut failed = None;
     for place in text.lines().filter_map(placement) {
         if let Err(error) = place.remove(&memory) {
-            failed = Some(Failure::failed(format!("{}: {error}", place.path.display())));
+            // The user has made it so, and another try would find the same.
+            crate::output::note(&format!("{} stays: {error}", place.path.display()));
         }
     }
-    failed.map_or(Ok(crate::exit::Exit::Done), Err)
+    Ok(crate::exit::Exit::Done)
 }
 
 #[cfg(test)]

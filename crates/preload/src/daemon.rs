@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use client::{Bytes, Client, Hold, LendRequest, Loan, Node, PageSize};
 
 use crate::config::config;
-use crate::policy::{Choice, Share, portions};
+use crate::policy::{Choice, NodeShare, portions};
 
 /// How long no daemon is asked after one did not answer.
 const DAEMON_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ impl Lender {
     pub(crate) fn lend_portions(
         &mut self,
         ask: Ask,
-        shares: &[Share],
+        shares: &[NodeShare],
     ) -> Result<Vec<Loan>, String> {
         if ask.single {
             return Err("the memory policy spreads pages over several nodes".to_owned());

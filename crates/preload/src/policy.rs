@@ -48,17 +48,17 @@ impl fmt::Display for Nodes {
 
 /// A node's part in memory that a policy spreads over several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct NodeShare {
     pub(crate) node: u32,
     weight: u64,
 }
 
 /// How many of `pages` each node has by its weight. A policy goes round its nodes page by page, so
 /// the last, broken round gives the first nodes one page of each of their weights.
-pub(crate) fn portions(shares: &[Share], pages: u64) -> Vec<(u32, u64)> {
+pub(crate) fn portions(shares: &[NodeShare], pages: u64) -> Vec<(u32, u64)> {
     let round = shares.iter().map(|share| share.weight).sum::<u64>().max(1);
     let (whole, mut rest) = (pages / round, pages % round);
-    let portion = |share: &Share| {
+    let portion = |share: &NodeShare| {
         let of_rest = rest.min(share.weight);
         rest -= of_rest;
         (share.node, whole * share.weight + of_rest)
@@ -67,13 +67,13 @@ pub(crate) fn portions(shares: &[Share], pages: u64) -> Vec<(u32, u64)> {
 }
 
 /// The nodes of a policy that spreads memory; a weighted one has the machine's weights.
-fn shares(mode: libc::c_int, nodes: &Nodes) -> Vec<Share> {
+fn shares(mode: libc::c_int, nodes: &Nodes) -> Vec<NodeShare> {
     let weight = |node: u32| {
         let path = format!("/sys/kernel/mm/mempolicy/weighted_interleave/node{node}");
         let weight = || std::fs::read_to_string(path).ok()?.trim().parse().ok();
         if mode == WEIGHTED_INTERLEAVE { weight().filter(|w| *w > 0).unwrap_or(1) } else { 1 }
     };
-    nodes.iter().map(|node| Share { node, weight: weight(node) }).collect()
+    nodes.iter().map(|node| NodeShare { node, weight: weight(node) }).collect()
 }
 
 /// Where pages may come from.
@@ -84,7 +84,7 @@ pub(crate) struct Choice {
     /// Whether other nodes may follow, or several together.
     pub(crate) or_others: bool,
     /// The memory is spread over these nodes.
-    spread: Vec<Share>,
+    spread: Vec<NodeShare>,
     /// All pages must lie on these.
     allowed: Nodes,
 }
@@ -148,7 +148,7 @@ impl Choice {
     }
 
     /// The nodes that the memory is spread over, if it is.
-    pub(crate) fn spread(&self) -> Option<&[Share]> {
+    pub(crate) fn spread(&self) -> Option<&[NodeShare]> {
         (!self.spread.is_empty()).then_some(&*self.spread)
     }
 
@@ -189,7 +189,7 @@ impl RangePolicy {
     }
 
     /// The nodes that it spreads memory over, if it does.
-    pub(crate) fn spread(&self) -> Option<Vec<Share>> {
+    pub(crate) fn spread(&self) -> Option<Vec<NodeShare>> {
         let is_spread = matches!(self.mode, libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE);
         (is_spread && self.nodes.count() > 1).then(|| shares(self.mode, &self.nodes))
     }
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn portions_follow_the_weights_and_lose_no_page() {
-        let shares = |weights: &[u64]| -> Vec<Share> {
-            (0..).zip(weights).map(|(node, weight)| Share { node, weight: *weight }).collect()
+        let shares = |weights: &[u64]| -> Vec<NodeShare> {
+            (0..).zip(weights).map(|(node, weight)| NodeShare { node, weight: *weight }).collect()
         };
         assert_eq!(portions(&shares(&[1, 1]), 64), [(0, 32), (1, 32)]);
         assert_eq!(portions(&shares(&[1, 1]), 65), [(0, 33), (1, 32)]);

@@ -53,9 +53,9 @@ fn make_ready(daemon: &Daemon, nodes: &[&str]) {
     }
 }
 
-// Promise P366 (programs): Private memory that a policy spreads over several nodes comes from all of
-// them in the policy's ratio, also by an `mbind` before the first touch; so does shared memory on
-// kernels from 6.17 on. Else the kernel serves it.
+// Promise P366 (programs): Private memory that a policy spreads over several nodes comes from all
+// of them in the policy's ratio, also by an `mbind` before the first touch; so does shared memory
+// on kernels from 6.17 on. Else the kernel serves it.
 // Promise P79 (programs): On several nodes lent pages lie where the kernel's would by the memory
 // policy and cpuset of the thread that maps, and by an `mbind` before the first touch; or the
 // memory is not lent.

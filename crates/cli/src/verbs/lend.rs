@@ -36,11 +36,11 @@ use crate::verbs::named::NamedArgs;
 /// PREZERO_KEPT (1 if the content is what the owner left, else 0), PREZERO_LEASE_FD.
 ///
 /// With --name and without CMD the loan lasts by that name until `prezero return NAME`, across
-/// restarts of everything, the daemon included; its file's path is printed. The same name and size
-/// again are the same loan. The file's user can open that path. --bind and --link put the memory
-/// at a new path that a program opens itself: they are made with the user's rights, and removed
-/// when the loan ends. --bind is for root, and the path is a file there. With --owner the next loan of that owner finds the content that it
-/// left, if both names begin with the same SCOPE/. That is for root and members of agent.group, who
+/// restarts of everything, the daemon included; its file's path is printed, which the file's user
+/// can open. The same name and size again are the same loan. --bind and --link put the memory at a
+/// new path, where a program opens it by itself. That path is made with the user's rights, and goes
+/// with the loan. With --owner the next loan of that owner finds the content that it left, if both
+/// names begin with the same SCOPE/. Loans by name are for root and members of agent.group, who
 /// hand memory on to others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

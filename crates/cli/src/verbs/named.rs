@@ -10,7 +10,7 @@ use units::{Bytes, PageSize, Uid};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
-use crate::placement::{Placement, UserRights};
+use crate::placement::{LoanPlace, UserRights};
 use crate::shared::{AgentDaemon, Daemon};
 
 /// What only a loan by name has.
@@ -71,7 +71,7 @@ impl NamedArgs {
             0 => UserRights::new(self.user(), self.gid),
             own => UserRights::new(own, None),
         };
-        let places = Placement::all(&paths, rights);
+        let places = LoanPlace::all(&paths, rights);
         for place in &places {
             place.check(false).or_else(|failure| match self.is_lent(&mut agent)? {
                 true => place.check(true),

@@ -135,12 +135,12 @@ impl LoanPathDirs {
         self.leases.remove(&lease).then(|| {
             let (dir, program, roots) = (self.of(lease), self.program.clone(), self.roots.clone());
             move || {
-                if let Some(program) = program
-                    && let Err(error) = run(&program, &dir)
-                {
-                    tracing::warn!(%error, lease = lease.0, "paths of an ended loan may stay");
+                let removed = program.map_or(Ok(()), |program| run(&program, &dir));
+                let is_done = removed.is_ok();
+                if let Err(error) = removed {
+                    tracing::warn!(%error, lease = lease.0, "paths may stay until the next start");
                 }
-                if let Err(error) = remove_dir(&roots, &dir) {
+                if let Err(error) = unbind_own(&roots, &dir, is_done) {
                     tracing::warn!(%error, lease = lease.0, "it stays until the next start");
                 }
             }
@@ -168,16 +168,14 @@ fn run(program: &Path, dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes the daemon's own directory of a loan.
-fn remove_dir(roots: &Roots, dir: &Path) -> Result<()> {
+/// Unbinds the daemon's own path of a loan. Removes the loan's directory too, unless the record is
+/// needed again (`is_done`).
+fn unbind_own(roots: &Roots, dir: &Path, is_done: bool) -> Result<()> {
     let failed = |source| Error::Runtime { what: "cannot remove the paths of a loan", source };
     let memory = dir.join("memory");
-    if memory.exists() {
-        // The program has unbound the file everywhere; without it, this one place is left.
-        if mount::is_mounted(roots, &memory)? {
-            mount::detach(&memory)?;
-        }
-        std::fs::remove_file(&memory).map_err(failed)?;
+    // The program has unbound the file everywhere, if it got that far.
+    if mount::is_mounted(roots, &memory)? {
+        mount::detach(&memory)?;
     }
-    std::fs::remove_dir_all(dir).map_err(failed)
+    if is_done { std::fs::remove_dir_all(dir).map_err(failed) } else { Ok(()) }
 }

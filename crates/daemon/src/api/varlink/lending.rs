@@ -54,8 +54,8 @@ impl Service {
         Ok(Answer::with_loan(&lent, fds, &self.shell))
     }
 
-    /// The paths that a loan is to have, and with whose rights the caller makes them: root lends its
-    /// own to the file's user.
+    /// The paths that a loan is to have, and the user with the rights that make them. Root makes
+    /// them with the rights of the file's user.
     fn paths_of(&self, request: &LendRequest) -> Result<Option<(LoanPaths, PathOwner)>, Error> {
         let Hold::Name { uid, gid, paths, .. } = &request.hold else { return Ok(None) };
         self.shell.borrow().check_paths(paths)?;
