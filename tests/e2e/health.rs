@@ -282,9 +282,7 @@ fn check_warns_of_pools_that_nothing_can_fill() {
         let output = run_check(&daemon, path.to_str().expect("text"));
         (output.status.code(), text(&output.stderr))
     };
-    if hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 1)]).is_none() {
-        return;
-    }
+    let Some(_page) = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 1)]) else { return };
     let stock = "provider = \"stock\"\n";
     let (code, said) =
         check(&format!("{stock}[workers]\nmax = 0\n{}", PAGE.pool("ready = \"900T\"")));
