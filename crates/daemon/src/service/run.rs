@@ -303,6 +303,7 @@ async fn main(mut options: Options, until: Until) -> Result<()> {
     let read_again = (options.source.clone(), options.agent_socket.clone());
     let control = Control::new(&shell, &groups, workers.pids(), read_again, manager);
     control.serve_metrics();
+    shell.borrow_mut().keep_mounts();
     tokio::select! {
         () = accept::accept(Api::Borrowers, listener, Rc::clone(&shell), Rc::clone(&groups)) => {}
         () = listen_to_agents(agents, &shell, &groups) => {}
