@@ -3,12 +3,18 @@
  * On which nodes a program's pages lie under each memory policy, a line each; on a machine of two
  * nodes. Lent or not, the lines are the same.
  *
- *	nodes [near]	with near only what its cpuset gives a thread of node 0
+ *	nodes near		only what its cpuset gives a thread of node 0
+ *	nodes filtered		the same where calls about memory policies are forbidden
+ *	nodes filter COMMAND	runs the command where they are, as in a container
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #define PAGE	(2UL << 20)
@@ -221,9 +227,36 @@ static void memfd(void)
 	child_end(pid);
 }
 
+#define FORBID(call)	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), \
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1 /* EPERM */)
+
+static void filter(char **command)
+{
+	struct sock_filter rows[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		FORBID(get_mempolicy), FORBID(set_mempolicy), FORBID(mbind),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(rows) / sizeof(*rows), rows };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		die("seccomp");
+	execvp(command[0], command);
+	die(command[0]);
+}
+
 int main(int argc, char **argv)
 {
-	(void)argv;
+	if (argc > 2 && !strcmp(argv[1], "filter"))
+		filter(argv + 2);
+	if (argc > 1 && !strcmp(argv[1], "filtered")) {
+		subject = "filtered";
+		run_on(0);
+		where("shared", map(NULL, 2, RW, MAP_SHARED));
+		where("private", map(NULL, 2, RW, MAP_PRIVATE));
+		return 0;
+	}
 	if (argc > 1) {
 		subject = "cpuset";
 		run_on(0);

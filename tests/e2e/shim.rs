@@ -19,6 +19,7 @@ mod behind;
 mod cases;
 mod differ;
 mod environment;
+mod handback;
 mod malloc;
 mod nodes;
 mod threads;

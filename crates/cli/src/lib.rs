@@ -11,6 +11,7 @@
 mod command_line;
 #[cfg(test)]
 mod documents;
+pub mod environment;
 pub mod exit;
 pub mod inherited;
 pub mod installed;

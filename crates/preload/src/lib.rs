@@ -15,6 +15,7 @@
 //! | [`private`] | what private memory promises, with `PREZERO_PRIVATE=1` |
 //! | [`memfd`] | serves memfds, and unlinked files in a directory of huge pages |
 //! | [`segment`] | serves `shmget(SHM_HUGETLB)`, with `PREZERO_SHM=1` |
+//! | [`handback`] | pages for a call of the kernel's that found none |
 //! | [`rebind`] | other memory in the place of what `mbind` wants elsewhere |
 //! | [`guard`] | the one lock: no signal, no cancellation, no allocator of the program's |
 //! | [`daemon`], [`policy`] | asks for loans in bounded time, from the nodes of the policy |
@@ -36,6 +37,7 @@ mod daemon;
 mod defect;
 pub mod fd_passing;
 mod guard;
+mod handback;
 mod init;
 mod lent_files;
 mod lent_ranges;

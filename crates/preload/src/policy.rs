@@ -9,7 +9,7 @@ use std::fmt;
 
 use client::Loan;
 
-use crate::raw;
+use crate::raw::{self, Errno};
 
 /// The most nodes that Linux has.
 const MAX_NODES: u32 = 1024;
@@ -108,12 +108,17 @@ impl Choice {
     /// A policy that a loan cannot follow.
     pub(crate) fn of_thread() -> Result<Self, String> {
         let all = Nodes([u64::MAX; MAX_NODES as usize / 64]);
-        // Without NUMA in the kernel there is one node and no policy.
-        let Ok((mode, mask)) = raw::memory_policy() else {
-            let (first, spread) = (Vec::new(), Vec::new());
-            return Ok(Self { first, or_others: true, spread, allowed: all });
+        let (mode, mask) = match raw::memory_policy() {
+            Ok(policy) => policy,
+            // A container's filter forbids the question, and setting a policy with it.
+            Err(Errno(libc::EPERM)) => (libc::MPOL_DEFAULT, [0; MAX_NODES as usize / 64]),
+            // Without NUMA in the kernel there is one node and no policy.
+            Err(_) => {
+                let (first, spread) = (Vec::new(), Vec::new());
+                return Ok(Self { first, or_others: true, spread, allowed: all });
+            }
         };
-        let cpuset = raw::allowed_nodes().map_or(all, Nodes);
+        let cpuset = raw::allowed_nodes().map(Nodes).ok().or_else(cpuset_of_status).unwrap_or(all);
         let mask = Nodes(mask).and(&cpuset);
         let here = raw::current_node();
         let nearest_of = |nodes: &Nodes| {
@@ -164,6 +169,30 @@ impl Choice {
             }
         }
     }
+}
+
+/// The nodes of the thread's cpuset as `/proc` has them.
+fn cpuset_of_status() -> Option<Nodes> {
+    let fd = raw::open(c"/proc/thread-self/status").ok()?;
+    let (mut text, mut buffer) = (Vec::new(), [0_u8; 4096]);
+    while let Ok(read @ 1..) = raw::pread(fd, &mut buffer, text.len() as u64) {
+        text.extend_from_slice(&buffer[..read]);
+    }
+    raw::close(fd);
+    let text = String::from_utf8_lossy(&text);
+    parse_nodes(text.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?)
+}
+
+/// `0-2,5`.
+fn parse_nodes(list: &str) -> Option<Nodes> {
+    let mut nodes = Nodes([0; MAX_NODES as usize / 64]);
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        for node in first.parse::<usize>().ok()?..=last.parse::<usize>().ok()? {
+            *nodes.0.get_mut(node / 64)? |= 1 << (node % 64);
+        }
+    }
+    Some(nodes)
 }
 
 /// The policy of a range of memory.

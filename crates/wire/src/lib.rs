@@ -42,7 +42,7 @@ pub use status::{
     BlockHolder, BlockSize, Counters, Held, KernelStatus, Level, LoanStatus, PoolStatus,
     ResizeStatus, Status, UserStatus,
 };
-pub use words::{KernelKind, Provider, Recycle, StateName, Unknown};
+pub use words::{KernelKind, Provider, Recycle, StateName, Unknown, did_you_mean};
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero";

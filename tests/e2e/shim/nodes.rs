@@ -153,4 +153,14 @@ fn pages_lie_where_the_cpuset_says() {
         assert_same(&format!("ready on {nodes:?}: {log_text}"), &text(&found), &expected);
         assert_eq!(served(&log), calls, "{nodes:?}: {log_text}");
     }
+    // In a container, whose filter forbids to ask for the policy.
+    make_ready(&daemon, &["0", "1"]);
+    let log = dir.path().join("filtered");
+    let run = shim(&daemon.socket(), &log, &["--private"], &[program, "filtered"]);
+    let mut filtered = Command::new(program);
+    filtered.arg("filter").arg(run.get_program()).args(run.get_args());
+    let found = text(&cpuset.run(&filtered));
+    let log_text = fs::read_to_string(&log).unwrap_or_default();
+    assert_eq!(found.matches(": 11\n").count(), 2, "all on node 1: {found}{log_text}");
+    assert_eq!(served(&log), 2, "{log_text}");
 }

@@ -427,6 +427,11 @@ impl Shell {
         (wanted, self.book.refilling_nodes())
     }
 
+    /// The daemon serves: from now on its mounts outlive it.
+    pub(crate) fn keep_mounts(&mut self) {
+        self.store.keep_mounts();
+    }
+
     /// Removes every file and mount.
     pub(crate) fn clean_up(&mut self) -> Result<()> {
         self.leases = Leases::default();
