@@ -118,7 +118,7 @@ const REVIEWED: &[(&str, &str, usize, By, &str)] = &[
     ("storage/loan_paths.rs", "fs::read_dir", 1, Start, "what an earlier daemon left"),
     ("storage/loan_paths.rs", "fs::read_to_string", 1, Serving, "the daemon's own record"),
     ("storage/loan_paths.rs", "fs::remove_dir_all", 1, Thread, "a user queue"),
-    ("storage/loan_paths.rs", "fs::remove_file", 1, Serving, "after a failed bind"),
+    ("storage/loan_paths.rs", "fs::remove_file", 2, Serving, "after a failed bind"),
     ("storage/loan_paths.rs", "mount::detach", 1, Thread, "a user queue"),
     ("storage/loan_paths.rs", "mount::is_mounted", 1, Thread, "a user queue"),
     ("storage/loan_paths.rs", "thread::sleep", 1, Thread, "a user queue, for a time"),

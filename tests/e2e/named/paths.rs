@@ -126,7 +126,7 @@ fn paths_lead_to_the_loan_for_its_user_until_its_end() {
 }
 
 // Promise P361 (names): A path that exists, or that the loan's user cannot make, is refused with
-// exit code 2 and `BadValue`: nothing is lent, and what was there stays.
+// exit code 2 and `BadValue`. The file there stays, and no memory is lent.
 #[test]
 fn path_that_exists_or_cannot_be_made_is_refused() {
     let _alone = alone();
@@ -161,8 +161,8 @@ fn path_that_exists_or_cannot_be_made_is_refused() {
     assert_eq!(fs::read_dir(&closed).expect("it stays").count(), 0);
 }
 
-// Promise P362 (names): The end of a loan removes what `lend` made and nothing else, with the
-// rights that made it, whatever a user has put in its place or into its path since.
+// Promise P362 (names): The end of a loan removes the paths that `lend` made, with the rights that
+// made them. Files and links that a user puts in their place stay.
 #[test]
 fn end_of_a_loan_removes_only_what_lend_made() {
     let _alone = alone();
@@ -174,7 +174,7 @@ fn end_of_a_loan_removes_only_what_lend_made() {
     for flag in ["--bind", "--link"] {
         let path =
             path_of(&lend(&daemon, "a/x", &[flag, &theirs.join("memory").display().to_string()]));
-        // What the daemon would take for its own, in a directory where the user changes nothing.
+        // Alike the daemon's own, in a directory that is root's.
         let secret = victim.join("memory");
         match flag {
             "--bind" => fs::write(&secret, ""),

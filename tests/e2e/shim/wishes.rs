@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the operator can wish beside calls for huge pages: plain memory, and counts.
+//! Wishes of the operator beside calls for huge pages: plain memory, and counts.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};

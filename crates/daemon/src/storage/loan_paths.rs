@@ -123,8 +123,8 @@ impl LoanPathDirs {
         if is_reachable && self.reachable(lease).is_none() {
             let memory = dir.join("memory");
             std::fs::File::create(&memory).map_err(failed)?;
-            bind::bind(file, &memory).inspect_err(|_| drop(std::fs::remove_file(&memory)))?;
             bind::let_enter(&dir, user.0)?;
+            bind::bind(file, &memory).inspect_err(|_| drop(std::fs::remove_file(&memory)))?;
         }
         Ok(())
     }
