@@ -298,7 +298,7 @@ async fn main(mut options: Options, until: Until) -> Result<()> {
     shell.borrow_mut().incidents.listens("the agents' socket", unserved);
     give_way(options.config.nice);
     let tree = plant(tree, &shell, &groups, &options).await?;
-    let mut workers = Workers::new(options.worker_command.clone());
+    let mut workers = Workers::new(options.worker_command.clone(), &shell);
     let manager = Manager::new(options.managed);
     let read_again = (options.source.clone(), options.agent_socket.clone());
     let control = Control::new(&shell, &groups, workers.pids(), read_again, manager);
