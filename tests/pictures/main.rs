@@ -125,7 +125,10 @@ fn reports_are_drawn() {
     let Some(_) = laboratory() else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let bench = ["bench", "clear", "--quick", "--size", "64M", "--rounds", "1"];
-    let plan = ["plan", "--nodes", "48", "--memory", "64G", "--seed", "1", "--loans", "2000"];
+    let plan = [
+        "plan", "--nodes", "48", "--memory", "64G", "--seed", "1", "--loans", "2000", "--used",
+        "60",
+    ];
     for (name, words) in [("bench", &bench[..]), ("plan", &plan[..])] {
         let page = dir.path().join(format!("{name}.html"));
         let mut command = Command::new(binary());
