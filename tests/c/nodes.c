@@ -68,6 +68,44 @@ static void under(const char *what, int kind, int mode, unsigned long nodes)
 	munmap(memory, 2 * PAGE);
 }
 
+/* Touches the pages and says how many are on node 1. A policy that spreads pages begins anywhere. */
+static void how_many(const char *what, unsigned char *memory, int pages)
+{
+	int found = 0;
+
+	for (int i = 0; i < pages; i++) {
+		void *page = memory + i * PAGE;
+		int node = -1;
+
+		if (*(volatile unsigned char *)page)
+			die("not zero");
+		*(volatile unsigned char *)page = 1;
+		if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &node, 0))
+			die("move_pages");
+		found += node;
+	}
+	say(what, found);
+}
+
+static void spread(int kind)
+{
+	policy(INTERLEAVE, 3);
+	unsigned char *memory = map(NULL, 16, RW, kind);
+	how_many("the thread's policy", memory, 16);
+	policy(DEFAULT, 0);
+	munmap(memory, 16 * PAGE);
+
+	memory = map(NULL, 16, RW, kind);
+	say_errno("spread over both", bind_range(memory, 16 * PAGE, INTERLEAVE, 3, 0));
+	how_many("spread before the first touch", memory, 16);
+	munmap(memory, 16 * PAGE);
+
+	memory = map(NULL, 16, RW, kind);
+	say_errno("spread the second half", bind_range(memory + 8 * PAGE, 8 * PAGE, INTERLEAVE, 3, 0));
+	how_many("half of it spread", memory, 16);
+	munmap(memory, 16 * PAGE);
+}
+
 static void run_on(int node)
 {
 	/* The machine's two CPUs are its two nodes'. */
@@ -234,7 +272,9 @@ int main(int argc, char **argv)
 	threads_policy(MAP_PRIVATE);
 	ranges_policy(MAP_PRIVATE);
 	memfd();
-	subject = "spread";
-	under("over both", MAP_SHARED, INTERLEAVE, 3);
+	subject = "spread, shared";
+	spread(MAP_SHARED);
+	subject = "spread, private";
+	spread(MAP_PRIVATE);
 	return 0;
 }

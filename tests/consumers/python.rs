@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use prezero_tests::{Daemon, Page};
-use testkit::hugepages;
+use testkit::{hugepages, skip_always};
 
 use super::{
     Program, assert_returned, assert_served, free_port, installed, is_wanted, measured, run,
@@ -88,6 +88,9 @@ fn the_wheel_is_built_installed_typed_and_lends() {
         .output()
         .expect("python runs");
     succeeded(&run);
+    if String::from_utf8_lossy(&run.stderr).contains("skipped=1") {
+        skip_always("no torch with a GPU is here: no loan was registered with a driver");
+    }
     assert_returned(&daemon);
 }
 

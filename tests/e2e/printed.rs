@@ -103,6 +103,14 @@ const ELSEWHERE: &[(&str, Elsewhere)] = &[
     ("prezero module", MODULE),
     ("prezero plan", Nowhere("simulates 20,000 loans for half a minute; `e2e/plan.rs` plans less")),
     (
+        "prezero run --anonymous",
+        Test("e2e/shim/wishes.rs", "plain_shared_memory_is_served_from_the_wished_size_on"),
+    ),
+    (
+        "prezero run --count-ready",
+        Test("e2e/shim/wishes.rs", "ready_pages_are_available_where_that_is_wished"),
+    ),
+    (
         "prezero run --only ovs",
         Test("consumers/ovs.rs", "a_switch_of_dpdk_forwards_on_lent_pages_and_returns_them"),
     ),

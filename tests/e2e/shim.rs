@@ -24,6 +24,7 @@ mod malloc;
 mod nodes;
 mod threads;
 mod unlinked;
+mod wishes;
 
 const PAGE: Page = Page::Mib2;
 /// What the program and its copies need at most, and as many for the daemon to keep ready.

@@ -55,6 +55,12 @@ pub const TABLE: &[Variable] = &[
     shim("PREZERO_ONLY", "--only", "serve only programs of these names"),
     shim("PREZERO_PRIVATE", "--private", "1: serve private memory, which forked children lack"),
     shim("PREZERO_SHM", "--shm", "1: serve `shmget(IPC_PRIVATE, SHM_HUGETLB)`"),
+    shim(
+        "PREZERO_ANONYMOUS",
+        "--anonymous",
+        "bytes: serve plain shared mappings from that size on",
+    ),
+    shim("PREZERO_COUNT_READY", "--count-ready", "1: count ready pages in `MemAvailable`"),
     shim("PREZERO_SHIM_LOG", "--log", "a line for each call: a file, or `stderr`"),
     shim("PREZERO_WAIT_MS", "", "timeout for the daemon's answer, 1 to 60000; default 100"),
     shim("PREZERO_PRELOAD", "--preload", "the shim's file, for `run` alone"),

@@ -19,6 +19,7 @@ pub mod machine;
 pub mod manual;
 pub mod output;
 mod parse;
+mod placement;
 mod program;
 pub mod shared;
 mod verbs;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`memory_calls`], [`memfd_calls`], [`segment_calls`] | the exported functions |
 //! | [`fd_passing`], [`raw_syscalls`] | `sendmsg`; `syscall` and `prctl` |
+//! | [`meminfo_calls`] | `read` of `/proc/meminfo`, with `PREZERO_COUNT_READY=1` |
 //! | [`lookup`], [`init`] | `dlsym`; the constructor and fork |
 //! | [`anonymous`] | serves `mmap(MAP_ANONYMOUS / MAP_HUGETLB)` |
 //! | [`private`] | what private memory promises, with `PREZERO_PRIVATE=1` |
@@ -44,6 +45,7 @@ pub mod lookup;
 mod maps;
 mod memfd;
 pub mod memfd_calls;
+pub mod meminfo_calls;
 pub mod memory_calls;
 mod next;
 mod policy;

@@ -51,7 +51,9 @@ impl Call {
     /// Whether the shim has a part in it.
     fn concerns_shim(&self) -> bool {
         if self.flags & libc::MAP_ANONYMOUS != 0 {
-            return is_for_huge_pages(self.flags) && !is_off();
+            let is_wanted =
+                is_for_huge_pages(self.flags) || anonymous::is_large(self.flags, self.bytes);
+            return is_wanted && !is_off();
         }
         match kind_of(self.fd) {
             None => false,

@@ -46,6 +46,36 @@ impl fmt::Display for Nodes {
     }
 }
 
+/// A node's part in memory that a policy spreads over several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeShare {
+    pub(crate) node: u32,
+    weight: u64,
+}
+
+/// How many of `pages` each node has by its weight. A policy goes round its nodes page by page, so
+/// the last, broken round gives the first nodes one page of each of their weights.
+pub(crate) fn portions(shares: &[NodeShare], pages: u64) -> Vec<(u32, u64)> {
+    let round = shares.iter().map(|share| share.weight).sum::<u64>().max(1);
+    let (whole, mut rest) = (pages / round, pages % round);
+    let portion = |share: &NodeShare| {
+        let of_rest = rest.min(share.weight);
+        rest -= of_rest;
+        (share.node, whole * share.weight + of_rest)
+    };
+    shares.iter().map(portion).filter(|(_, pages)| *pages > 0).collect()
+}
+
+/// The nodes of a policy that spreads memory; a weighted one has the machine's weights.
+fn shares(mode: libc::c_int, nodes: &Nodes) -> Vec<NodeShare> {
+    let weight = |node: u32| {
+        let path = format!("/sys/kernel/mm/mempolicy/weighted_interleave/node{node}");
+        let weight = || std::fs::read_to_string(path).ok()?.trim().parse().ok();
+        if mode == WEIGHTED_INTERLEAVE { weight().filter(|w| *w > 0).unwrap_or(1) } else { 1 }
+    };
+    nodes.iter().map(|node| NodeShare { node, weight: weight(node) }).collect()
+}
+
 /// Where pages may come from.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -53,6 +83,8 @@ pub(crate) struct Choice {
     pub(crate) first: Vec<u32>,
     /// Whether other nodes may follow, or several together.
     pub(crate) or_others: bool,
+    /// The memory is spread over these nodes.
+    spread: Vec<NodeShare>,
     /// All pages must lie on these.
     allowed: Nodes,
 }
@@ -67,7 +99,7 @@ impl Choice {
         if let Some(word) = allowed.0.get_mut(node as usize / 64) {
             *word |= 1 << (node % 64);
         }
-        Self { first: vec![node], or_others: false, allowed }
+        Self { first: vec![node], or_others: false, spread: Vec::new(), allowed }
     }
 
     /// The kernel's choice for the calling thread: its memory policy, within its cpuset.
@@ -81,7 +113,10 @@ impl Choice {
             // A container's filter forbids the question, and setting a policy with it.
             Err(Errno(libc::EPERM)) => (libc::MPOL_DEFAULT, [0; MAX_NODES as usize / 64]),
             // Without NUMA in the kernel there is one node and no policy.
-            Err(_) => return Ok(Self { first: Vec::new(), or_others: true, allowed: all }),
+            Err(_) => {
+                let (first, spread) = (Vec::new(), Vec::new());
+                return Ok(Self { first, or_others: true, spread, allowed: all });
+            }
         };
         let cpuset = raw::allowed_nodes().map(Nodes).ok().or_else(cpuset_of_status).unwrap_or(all);
         let mask = Nodes(mask).and(&cpuset);
@@ -108,12 +143,18 @@ impl Choice {
             (libc::MPOL_BIND, 1) => (several(), false, mask),
             (libc::MPOL_BIND, 2..) => (several(), true, mask),
             (libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE, 1) => (several(), true, cpuset),
-            (libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE, 2..) => {
-                return Err(format!("the memory policy spreads pages over nodes {mask}"));
+            (mode @ (libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE), 2..) => {
+                let spread = shares(mode, &mask);
+                return Ok(Self { first: Vec::new(), or_others: false, spread, allowed: mask });
             }
             _ => return Err(format!("the memory policy {mode:#x} is unknown")),
         };
-        Ok(Self { first, or_others, allowed })
+        Ok(Self { first, or_others, spread: Vec::new(), allowed })
+    }
+
+    /// The nodes that the memory is spread over, if it is.
+    pub(crate) fn spread(&self) -> Option<&[NodeShare]> {
+        (!self.spread.is_empty()).then_some(&*self.spread)
     }
 
     /// Checks that all blocks of a loan lie on allowed nodes.
@@ -176,6 +217,12 @@ impl RangePolicy {
         }
     }
 
+    /// The nodes that it spreads memory over, if it does.
+    pub(crate) fn spread(&self) -> Option<Vec<NodeShare>> {
+        let is_spread = matches!(self.mode, libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE);
+        (is_spread && self.nodes.count() > 1).then(|| shares(self.mode, &self.nodes))
+    }
+
     /// The one node that it names.
     pub(crate) fn only_node(&self) -> Option<u32> {
         self.nodes.iter().next().filter(|_| self.nodes.count() == 1)
@@ -194,3 +241,24 @@ const MODES: libc::c_int = 0xFF;
 const PREFERRED_MANY: libc::c_int = 5;
 /// Linux 6.9.
 const WEIGHTED_INTERLEAVE: libc::c_int = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_follow_the_weights_and_lose_no_page() {
+        let shares = |weights: &[u64]| -> Vec<NodeShare> {
+            (0..).zip(weights).map(|(node, weight)| NodeShare { node, weight: *weight }).collect()
+        };
+        assert_eq!(portions(&shares(&[1, 1]), 64), [(0, 32), (1, 32)]);
+        assert_eq!(portions(&shares(&[1, 1]), 65), [(0, 33), (1, 32)]);
+        assert_eq!(portions(&shares(&[1, 1, 1]), 1), [(0, 1)]);
+        assert_eq!(portions(&shares(&[3, 1]), 64), [(0, 48), (1, 16)]);
+        assert_eq!(portions(&shares(&[3, 2]), 9), [(0, 6), (1, 3)]);
+        for pages in 0..50 {
+            let all = portions(&shares(&[3, 1, 2]), pages);
+            assert_eq!(all.iter().map(|(_, pages)| pages).sum::<u64>(), pages);
+        }
+    }
+}

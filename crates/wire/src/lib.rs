@@ -28,7 +28,7 @@ pub use answers::{
 };
 pub use error::Error;
 pub use health::{Ailment, AilmentCause, Health};
-pub use lend::{Hold, LendRequest, Lent, LentPart, NamedLoan};
+pub use lend::{Hold, LendRequest, Lent, LentPart, LoanPaths, NamedLoan};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
     Configure, Drain, FindHolders, FinishZeroing, GetStatus, Parameters, PoolChange, Release,

@@ -54,6 +54,17 @@ pub(crate) enum HeldLoan {
     Found(HeldByName),
 }
 
+impl HeldLoan {
+    /// The loan that a name holds, and whether it is new.
+    pub(crate) fn by_name(&self) -> Option<(&HeldByName, bool)> {
+        match self {
+            Self::Descriptors(_) => None,
+            Self::Named { held, .. } => Some((held, true)),
+            Self::Found(held) => Some((held, false)),
+        }
+    }
+}
+
 /// A loan, with its pages. The peer's end drops the call at any wait. From the grant on, the daemon
 /// watches the lease of a loan by descriptor. A loan by name with a dropped call ends within a
 /// page, or the agent's next `Return` ends it: a name may have been put on it at that instant.

@@ -66,7 +66,7 @@ pub(super) fn listed(shell: &Shell, loan: &HeldByName) -> NamedLoan {
 }
 
 fn path(shell: &Shell, loan: &HeldByName) -> String {
-    let path = shell.path_of(loan.block);
+    let path = shell.path_of_loan(loan);
     path.as_deref().map(Path::to_string_lossy).unwrap_or_default().into_owned()
 }
 
