@@ -19,7 +19,7 @@ export PREZERO_TEST_NO_SKIP = 1
 endif
 
 TARGETS_OF_CI = lint msrv docs deny ci-files package package-arm64 release
-.PHONY: $(TARGETS_OF_CI) all attacks deb rpm demo demo-in-vm module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear need-venv say-room
+.PHONY: $(TARGETS_OF_CI) all attacks first-loan pictures deb rpm demo demo-in-vm module test test-kubernetes test-cluster test-here test-clear test-all check build-bin need-demo need-test need-module need-consumers need-clear need-venv say-room
 
 all: build-bin
 
@@ -68,7 +68,7 @@ module: need-module
 check: need-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --package prezero-tests --test hostile --test soak -- -D warnings
+	$(CARGO) clippy --package prezero-tests --test hostile --test soak --test pictures -- -D warnings
 
 # What CI calls besides `test`: one target a job, here and in .github and .gitlab-ci.yml.
 lint: check ci-files
@@ -159,6 +159,16 @@ test-here: check
 	sets="--set fast"; [ "$${PREZERO_TEST_GIB_PAGES:-2}" -ge 2 ] || sets="$$sets --set user-1g"; \
 	[ -z "$(VM)" ] || sets="--set fast --set user-1g --set shim-all"; \
 	$(CARGO) xtask vm test $$sets
+
+# docs/pictures: the commands on terminals of two sizes, and the reports in a browser, of this machine.
+pictures: need-demo need-test
+	$(CARGO) build --release --workspace
+	PREZERO_BIN=$(CURDIR)/target/release/prezero PREZERO_GUEST_KERNEL="$$($(CARGO) xtask vm kernel)" \
+	  $(CARGO) test --package prezero-tests --test pictures -- --test-threads 1
+
+# docs/start/first-loan-time.txt: from a clone to the first loan, without root and with it.
+first-loan: need-demo
+	tests/first-loan
 
 # docs/evidence/attacks.md: every attack on this machine, and what came of it.
 attacks: need-test

@@ -333,7 +333,7 @@ impl Drop for Group {
 fn doctor_in_a_group_without_huge_pages_blames_no_kernel() {
     let Some(_pages) = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 2)]) else { return };
     let Some(group) = Group::without_huge_pages() else {
-        testkit::skip("no control group with the hugetlb controller here");
+        testkit::skip_always("no control group of version 2 has the hugetlb controller here");
         return;
     };
     let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$1\" doctor";

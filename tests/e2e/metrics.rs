@@ -271,7 +271,7 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
     }
     let Some(daemon) = start(page, 4, &config("pause_above_pressure = 1")) else { return };
     let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let health = std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(2, usize::from) * 2;
         for _ in 0..threads {
             scope.spawn(|| {
@@ -284,9 +284,12 @@ fn pressure_pauses_own_workers_and_a_metric_says_so() {
         while scrape(&daemon)["prezero_paused"] < 1.0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
+        let health = daemon.status().health;
         stop.store(true, Ordering::Relaxed);
+        health
     });
     assert!(scrape(&daemon)["prezero_paused"] > 0.0, "{}", daemon.log());
+    assert_eq!(health, wire::Health::Paused, "while the pressure lasts");
     reload(&daemon, &config("max = 1"));
     daemon.wait_for("filled", |pool| pool.ready_pages == Pages(4));
     assert!(scrape(&daemon)["prezero_paused"] < 1.0);

@@ -373,6 +373,10 @@ fn without_visible_pins_blocks_recycle_fresh_with_a_reason() {
     let output = daemon.command(&["status"]).output().expect("prezero runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("\nauto recycles fresh: 2M: pins cannot be seen: "), "{text}");
+    let output = daemon.command(&["doctor"]).output().expect("prezero runs");
+    let doctor = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(doctor.contains("is cleared anew, at more CPU time"), "{doctor}");
+    assert!(doctor.contains("CAP_BPF") && doctor.contains("ls /sys/kernel/btf"), "{doctor}");
     daemon.zero("max");
     let (loan, memory) = borrowed(&daemon, page);
     drop((memory, loan));

@@ -2,9 +2,9 @@
 //! Each command that a page prints in a block is run, or stands in [`ELSEWHERE`] with its test or
 //! the reason against it. `docs/evidence/commands.md` is written from that list.
 //!
-//! What is run is run as it is printed, in a shell of its own for each block, with these changes:
-//! sizes in G are in M, paths of an installed daemon are those of the test's, `...` is filled in,
-//! NUMBER is the number of a loan, and `prezero serve` runs on plain memory beside it.
+//! Each block is run in a shell of its own, as it is printed, with five changes. Sizes in G are in
+//! M. Paths of an installed daemon are those of the test's. `...` is filled in. NUMBER is the
+//! number of a loan. `prezero serve` runs on plain memory beside the daemon.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -333,8 +333,8 @@ fn run(daemon: &Daemon, mount: &Path, place: &str, commands: &[&String]) -> Opti
     failure
 }
 
-// Promise P405 (operator): Each command that a page prints in a block is run by a test, or stands in
-// a list with the reason against it.
+// Promise P405 (operator): Each command that a page prints in a block is run by a test, or stands
+// in a list with the reason against it.
 #[test]
 fn commands_of_pages_are_run_or_have_a_reason() {
     if !root().join("docs").exists() {
@@ -404,7 +404,7 @@ const HEAD: &str = "\
 
 A test runs each command that a page prints in a block, as it is printed, with sizes in M for G
 (`commands_of_pages_are_run_or_have_a_reason`). `make` and `cargo` are targets and lines of the
-Makefile. These commands are run by other tests, or not at all, for the reason that stands there.
+Makefile. Other tests run these commands, or a reason stands in their place.
 
 | begins with | run by |
 |---|---|

@@ -117,6 +117,21 @@ fn python_example_lends_an_array_and_keeps_content() {
 }
 
 #[test]
+fn python_example_makes_a_tensor_without_a_copy() {
+    let python = std::env::var_os("PREZERO_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
+    let has_torch = Command::new(&python).args(["-c", "import torch"]).output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        // It is half a gigabyte, which `make test` downloads for no example.
+        testkit::skip_always("no torch here: PREZERO_TORCH_PYTHON names a Python that has it");
+        return;
+    }
+    let module = python_module();
+    let mut program = Command::new(python);
+    let text = lends(program.arg(example("python/tensor.py")).env("PYTHONPATH", module.path()));
+    assert_eq!(text, "(4096, 8192) of torch.float16 in 67108864 bytes, sum 4096.0\n");
+}
+
+#[test]
 fn go_example_lends() {
     if !has("go", "version") {
         return;

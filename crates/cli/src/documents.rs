@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::error::ErrorKind;
 
 use crate::command_line::command;
-use crate::environment::{self, Part};
+use crate::environment::{self, UsedBy};
 use crate::exit;
 
 /// What words in capitals stand for.
@@ -202,7 +202,7 @@ fn is_written(name: &str, page: &str) {
 const ENVIRONMENT: &str = "\
 # Environment
 
-The variables that prezero reads, and those that it sets for programs. prezero(1) has the same list.
+Variables that prezero reads or sets. prezero(1) has the same list.
 ";
 
 #[test]
@@ -210,19 +210,19 @@ fn page_of_the_environment_is_its_table() {
     let mut page = ENVIRONMENT.to_owned();
     for (part, heading, after) in [
         (
-            Part::Lent,
+            UsedBy::Lent,
             "Set for a program by `prezero lend`",
             "A pod gets `PREZERO_MEM` and `PREZERO_MEM_BYTES` for a request called `mem`.\n",
         ),
-        (Part::Commands, "Read by the commands and the libraries", ""),
+        (UsedBy::Commands, "Read by the commands and the libraries", ""),
         (
-            Part::Shim,
+            UsedBy::Shim,
             "Read by the shim",
             "`prezero run` sets them; `LD_PRELOAD` alone works, too. A malformed value is ignored, and \
              the log\nsays so.\n",
         ),
     ] {
-        let has_options = part != Part::Lent;
+        let has_options = part != UsedBy::Lent;
         let head = if has_options { "variable | option | meaning" } else { "variable | value" };
         let rule = "---|".repeat(head.split('|').count());
         let _ = write!(page, "\n## {heading}\n\n| {head} |\n|{rule}\n");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The variables of the environment, a row each: for prezero(1) and for the page of the book.
 
-/// The part of prezero that a variable belongs to.
+/// What uses a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum UsedBy {
     /// Set for a program by `prezero lend`.
     Lent,
     /// Read by the commands and by programs with the library.
@@ -18,7 +18,7 @@ pub struct Variable {
     /// Its name.
     pub name: &'static str,
     /// The part that it belongs to.
-    pub part: Part,
+    pub part: UsedBy,
     /// The option that it stands for; empty for none.
     pub option: &'static str,
     /// Its values and their meaning.
@@ -26,15 +26,15 @@ pub struct Variable {
 }
 
 const fn lent(name: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, part: Part::Lent, option: "", meaning }
+    Variable { name, part: UsedBy::Lent, option: "", meaning }
 }
 
 const fn read(name: &'static str, option: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, part: Part::Commands, option, meaning }
+    Variable { name, part: UsedBy::Commands, option, meaning }
 }
 
 const fn shim(name: &'static str, option: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, part: Part::Shim, option, meaning }
+    Variable { name, part: UsedBy::Shim, option, meaning }
 }
 
 /// All of them.

@@ -61,6 +61,15 @@ fn joined(row: &Row, keys: &[&str]) -> String {
     values.join(", ")
 }
 
+/// A number beside an axis, in as few digits as it takes: `0`, `20`, `0.25`.
+fn tick(value: f64) -> String {
+    let text = number(value);
+    if text.contains('.') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
+}
+
 fn number(value: f64) -> String {
     if value.abs() >= 100.0 {
         format!("{value:.0}")
@@ -147,7 +156,7 @@ fn lines(text: &mut String, chart: &Chart, rows: &[&Row]) -> Drawn {
         .x_labels(steps.len() * 2)
         .x_label_formatter(&label)
         .y_labels(6)
-        .y_label_formatter(&|y| number(*y))
+        .y_label_formatter(&|y| tick(*y))
         .y_desc(unit)
         .label_style(("sans-serif", LETTER - 2).into_font().color(&INK))
         .draw()?;
@@ -176,4 +185,18 @@ fn lines(text: &mut String, chart: &Chart, rows: &[&Row]) -> Drawn {
     }
     root.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beside_an_axis_have_no_empty_digits() {
+        for (value, text) in
+            [(0.0, "0"), (20.0, "20"), (100.0, "100"), (0.25, "0.25"), (2.5, "2.5")]
+        {
+            assert_eq!(tick(value), text, "{value}");
+        }
+    }
 }

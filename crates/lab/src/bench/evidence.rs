@@ -8,6 +8,7 @@ use ::clear::calibrate::{Basis, Choice};
 use serde::Serialize;
 use units::PageSize;
 
+use super::reach::NOT_RUN;
 use crate::figure::Stats;
 
 /// The figures, or why they are missing.
@@ -99,7 +100,7 @@ impl Evidence {
     /// Before any part has run.
     pub(super) fn none(choice: &Choice) -> Self {
         fn missing<T>(part: &str) -> Found<T> {
-            Err(format!("part {part} was not run"))
+            Err(format!("part {part} {NOT_RUN}"))
         }
         let race = match choice.basis {
             Basis::Measured { mb_per_s, .. } => Some(Cell {

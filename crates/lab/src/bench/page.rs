@@ -32,10 +32,16 @@ pub(super) fn html(report: &BenchReport) -> Result<String, Box<dyn Error>> {
         )?;
     }
     out += "<div class=\"wide\"><table id=\"ratios\">\n<tr><th>ratio<th class=\"number\">measured<th class=\"number\">possible here<th class=\"number\">reached</tr>\n";
-    for reach in &report.reached {
+    let is_left_out = |reach: &&Reach| reach.measured.is_none() && reach.is_of_a_part_not_run();
+    for reach in report.reached.iter().filter(|reach| !is_left_out(reach)) {
         ratio(&mut out, reach)?;
     }
     out += "</table></div>\n";
+    let left_out: Vec<_> = report.reached.iter().filter(is_left_out).map(|r| r.name).collect();
+    if !left_out.is_empty() {
+        let names = escape(&left_out.join(", "));
+        writeln!(out, "<p class=\"note\">Parts that were not run would have: {names}.</p>")?;
+    }
     for part in &report.parts {
         section(&mut out, part)?;
     }

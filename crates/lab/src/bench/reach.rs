@@ -26,6 +26,16 @@ pub(super) struct Reach {
     pub(super) figures: String,
 }
 
+/// The end of the sentence about a part that was left out.
+pub(super) const NOT_RUN: &str = "was not run";
+
+impl Reach {
+    /// Whether its part was left out.
+    pub(super) fn is_of_a_part_not_run(&self) -> bool {
+        self.figures.ends_with(NOT_RUN)
+    }
+}
+
 /// What can be had at most or at least, and the figures behind it.
 struct Limit {
     possible: Option<f64>,
@@ -371,6 +381,7 @@ mod tests {
             assert_eq!((reach.measured, reach.possible, reach.fraction), (None, None, None));
             assert_eq!(reach.cells()[1..], ["not measured", "-", "-"]);
             assert_eq!(reach.figures, format!("part {part} was not run"));
+            assert!(reach.is_of_a_part_not_run(), "the page leaves it out");
         }
     }
 

@@ -25,10 +25,11 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Whether pages that could share page tables, a GiB at a time, took a fault each.
+    /// Whether huge pages that could share page tables, a GiB at a time, took a fault each.
     pub(super) fn lacks_shared_tables(&self) -> bool {
         let pages = self.bytes / self.page_bytes;
-        self.page_bytes < 1 << 30 && self.bytes >= 1 << 30 && self.lend_faults >= pages
+        let could_share = (2 << 20..1 << 30).contains(&self.page_bytes) && self.bytes >= 1 << 30;
+        could_share && self.lend_faults >= pages
     }
 }
 

@@ -89,18 +89,30 @@ impl DemoReport {
     fn lead(&self) -> Option<String> {
         let maps = self.maps.first()?;
         let (size, lent) = (Bytes(maps.bytes), text(maps.lend.median()));
-        let zeroing = self.starts.as_ref().map(|s| s.prealloc_all.median() - s.plain.median());
-        Some(match zeroing.filter(|seconds| *seconds > 0.0) {
-            Some(seconds) => format!(
+        let starts = self.starts.as_ref();
+        let zeroing = starts.map(|s| s.prealloc_all.median() - s.plain.median());
+        // Pages of 4 KiB cost a fault each when they are touched, lent or not.
+        let (lend, populate) = (maps.lend.median(), maps.populate.median());
+        match (starts, zeroing) {
+            (_, Some(seconds)) if lend < seconds => Some(format!(
                 "A guest of {size} that preallocates its memory spends {} in zeroing at its start; \
                  with prezero it has it in {lent}.",
                 text(seconds)
-            ),
-            None => format!(
+            )),
+            (Some(starts), _) if starts.lent.median() < starts.prealloc_all.median() => {
+                Some(format!(
+                    "A guest of {size} that preallocates its memory starts in {}; with memory that \
+                     prezero lends in {}.",
+                    starts.prealloc_all.text(),
+                    starts.lent.text()
+                ))
+            }
+            _ if lend < populate => Some(format!(
                 "{size} of memory take the kernel {} to clear; with prezero they are there in {lent}.",
                 maps.populate.text()
-            ),
-        })
+            )),
+            _ => None,
+        }
     }
 
     fn heading(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -297,6 +309,23 @@ mod tests {
         assert!(before.contains("\"median_seconds\":0.02"), "{before}");
         assert_eq!(ratios.matches('{').count(), 1, "nothing comes after them: {ratios}");
         assert!(ratios.contains("\"populate_over_lend_1g\":null"), "{ratios}");
+    }
+
+    #[test]
+    fn first_sentence_claims_what_was_measured() {
+        let mut report = report();
+        let first = |report: &DemoReport| report.lead().unwrap_or_default();
+        assert!(first(&report).contains("spends 250 ms"), "{}", first(&report));
+        report.maps[0].lend = series(&[491]);
+        assert!(first(&report).contains("starts in 270 ms"), "{}", first(&report));
+        assert!(first(&report).ends_with("lends in 25.0 ms."), "{}", first(&report));
+        report.starts = None;
+        assert!(first(&report).contains("the kernel 600 ms"), "{}", first(&report));
+        report.maps[0].lend = series(&[700]);
+        assert_eq!(first(&report), "");
+        assert!(report.maps[0].lacks_shared_tables(), "4096 faults of 4096 pages");
+        report.maps[0].page_bytes = 4096;
+        assert!(!report.maps[0].lacks_shared_tables(), "small pages share none");
     }
 
     #[test]

@@ -156,7 +156,7 @@ fn info(api: Api) -> Info {
         vendor: "prezero".to_owned(),
         product: "prezero".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        url: "https://crates.io/crates/prezero".to_owned(),
+        url: "file:///usr/share/doc/prezero/html/index.html".to_owned(),
         interfaces: api.interfaces().iter().map(|(name, _)| (*name).to_owned()).collect(),
     }
 }

@@ -30,8 +30,10 @@ use table::{Metric, MetricSource, TABLE};
 
 /// Bucket bounds in seconds. A loan from ready memory takes some 30 us, one for an owner with
 /// content that still drains up to 2 s.
-const LEND_BUCKETS: [f64; 14] =
-    [25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 0.25, 0.5, 2.5];
+const LEND_BUCKETS: [f64; 16] = [
+    25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+    2.5,
+];
 
 /// The values of a label that has a fixed choice of them.
 macro_rules! words {

@@ -88,6 +88,13 @@ fn dashboard_shows_every_metric_and_no_other() {
     assert_eq!(asked, known);
 }
 
+#[test]
+fn bounds_of_a_loans_time_leave_no_gap() {
+    for pair in LEND_BUCKETS.windows(2) {
+        assert!(pair[0] < pair[1] && pair[1] <= 2.51 * pair[0], "{pair:?}");
+    }
+}
+
 // Promise P328 (operator): Alerts ask for metrics that there are, and each has a recorded case.
 #[test]
 fn alerts_and_their_cases_ask_for_metrics_that_there_are() {
@@ -140,4 +147,59 @@ fn empty() -> Status {
         "counters": wire::Counters::default(),
     }))
     .expect("a status")
+}
+
+/// The words behind a sign in a text, up to the first letter that no name has.
+fn names_behind<'a>(text: &'a str, sign: &str) -> Vec<&'a str> {
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    text.split(sign).skip(1).map(|rest| rest.split(ends).next().unwrap_or_default()).collect()
+}
+
+// Promise P406 (operator): The dashboard has what Grafana's loader asks for: one id a panel, places
+// that do not overlap, one letter a query, variables and labels that there are.
+#[test]
+fn dashboard_is_one_that_grafana_loads() {
+    let text = fs::read_to_string(file("dist/grafana/prezero.json")).expect("the dashboard");
+    let board: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert!(board["schemaVersion"].as_u64() >= Some(36), "a datasource is named by an object");
+    assert!(board["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid.len() <= 40));
+    let variables = board["templating"]["list"].as_array().expect("variables");
+    let mut known: BTreeSet<_> = variables.iter().filter_map(|one| one["name"].as_str()).collect();
+    // Grafana's own.
+    known.extend(["__rate_interval", "__range", "__interval", "__all"]);
+    let named = names_behind(&text, "$").into_iter().chain(names_behind(&text, "${"));
+    for name in named.filter(|name| !name.is_empty()) {
+        assert!(known.contains(name), "${name} is no variable");
+    }
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    let panels = board["panels"].as_array().expect("panels");
+    assert!(panels.len() > 10);
+    for panel in panels {
+        let title = panel["title"].as_str().expect("a title");
+        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{title}: its id is another's");
+        let side = |name: &str| panel["gridPos"][name].as_u64().expect("a place");
+        assert!(side("x") + side("w") <= 24, "{title}: the grid has 24 columns");
+        for cell in (side("x")..side("x") + side("w"))
+            .flat_map(|x| (side("y")..side("y") + side("h")).map(move |y| (x, y)))
+        {
+            assert!(taken.insert(cell), "{title} overlaps another panel at {cell:?}");
+        }
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        let (mut letters, is_table) = (BTreeSet::new(), panel["type"] == "table");
+        for target in panel["targets"].as_array().expect("queries") {
+            assert!(letters.insert(target["refId"].as_str().expect("a letter")), "{title}");
+            assert!(!is_table || target["format"] == "table", "{title}: a table wants rows");
+            let expr = target["expr"].as_str().expect("an expression");
+            let pairs = [('(', ')'), ('{', '}'), ('[', ']')];
+            for (open, close) in pairs {
+                assert_eq!(expr.matches(open).count(), expr.matches(close).count(), "{expr}");
+            }
+            let legend = target["legendFormat"].as_str().unwrap_or_default();
+            let labels: BTreeSet<_> =
+                TABLE.iter().flat_map(|one| one.labels.iter().map(|label| label.name)).collect();
+            for label in names_behind(legend, "{{") {
+                assert!(label == "instance" || labels.contains(label), "{title}: no label {label}");
+            }
+        }
+    }
 }
