@@ -103,7 +103,7 @@ const ELSEWHERE: &[(&str, Elsewhere)] = &[
     ("prezero module", MODULE),
     ("prezero plan", Nowhere("simulates 20,000 loans for half a minute; `e2e/plan.rs` plans less")),
     (
-        "prezero run --anonymous",
+        "prezero run --anonymous 1G",
         Test("e2e/shim/wishes.rs", "plain_shared_memory_is_served_from_the_wished_size_on"),
     ),
     (
