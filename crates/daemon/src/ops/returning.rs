@@ -11,7 +11,7 @@ use linux::meminfo::MemoryMeter;
 use pins::Opened;
 use units::{BlockId, Bytes, LeaseId, Uid};
 
-use super::{MIN_HELD_PERIOD, Shell, boot_seconds};
+use super::{MIN_HELD_PERIOD, Shell, boot_seconds, since_boot};
 use crate::peers::borrowers::LentFile;
 use crate::storage::store::Returned;
 use crate::storage::unmap_events::WatchedBlocks;
@@ -160,7 +160,11 @@ impl Shell {
     fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
         self.loans.forget(lease, blocks);
         self.observed.unbacked.forget(blocks);
-        self.peers.borrowers.remove(lease);
+        if let Some(lifetime) = self.peers.borrowers.remove(lease, since_boot()) {
+            let lent = blocks.iter().filter_map(|block| self.book.block(*block));
+            let bytes: u64 = lent.map(|block| block.pages().bytes(block.pool().page_size).0).sum();
+            self.metrics.ended(Bytes(bytes), lifetime);
+        }
         let borrower = self.borrower_of(blocks);
         if let Some(forget) = self.leases.remove(lease) {
             self.store.user_queues().submit(borrower, forget);

@@ -117,7 +117,9 @@ fn every_label_value_is_there_from_the_start() {
         for label in metric.labels {
             for value in label.values {
                 let (name, pair) = (full_name(metric), format!("{}=\"{value}\"", label.name));
-                let is_sample = |line: &str| line.starts_with(&name) && line.contains(&pair);
+                let is_sample = |line: &str| {
+                    line.starts_with(&name) && line.contains(&pair) && !line.contains("_sum{")
+                };
                 let sample = text.lines().find(|line| is_sample(line));
                 let is_there = sample.is_some_and(|line| {
                     line.ends_with(" 0") || name == "prezero_health" && line.ends_with(" 1")
@@ -140,4 +142,30 @@ fn empty() -> Status {
         "counters": wire::Counters::default(),
     }))
     .expect("a status")
+}
+
+// Promise P380 (interface): From Prometheus alone an operator knows how large the loans are and how long they last.
+#[test]
+fn loans_are_counted_by_size_and_lifetime() {
+    let metrics = Metrics::new();
+    let two_gib = (Pages(1024), PageSize::MIB_2);
+    metrics.granted_of(false, Pages::ZERO, two_gib, Duration::from_millis(1));
+    metrics.ended(Bytes(2 << 30), Duration::from_secs(50));
+    metrics.ended(Bytes(2 << 20), Duration::from_millis(20));
+    let text = metrics.text(&empty(), Duration::ZERO, OwnProcess::default());
+    for line in [
+        "prezero_loan_bytes_bucket{le=\"1073741824.0\"} 0",
+        "prezero_loan_bytes_bucket{le=\"2147483648.0\"} 1",
+        "prezero_loan_bytes_bucket{le=\"1099511627776.0\"} 1",
+        "prezero_loan_seconds_bucket{le=\"15.0\",up_to=\"16G\"} 0",
+        "prezero_loan_seconds_bucket{le=\"60.0\",up_to=\"16G\"} 1",
+        "prezero_loan_seconds_bucket{le=\"0.1\",up_to=\"64M\"} 1",
+        "prezero_loan_seconds_bucket{le=\"+Inf\",up_to=\"more\"} 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line}\n{text}");
+    }
+    let classes = [(64 << 20, "64M"), ((64 << 20) + 1, "1G"), (16 << 30, "16G"), (u64::MAX, "more")];
+    for (bytes, word) in classes {
+        assert_eq!(SizeClass::WORDS[SizeClass::new(Bytes(bytes)) as usize], word);
+    }
 }
