@@ -2,7 +2,7 @@
 //! The end of loans, and the check which processes still reach lent memory.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use book::Book;
 use book::block::{HeldBy, Reach, Settled, State, StateName};
@@ -305,6 +305,10 @@ impl Shell {
     pub(crate) fn relieve(&mut self) {
         if self.drain_mode.is_on() {
             self.release_all();
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if self.book.pass_time(now.as_secs()) {
+            self.changes.wake();
         }
         self.apply(Book::relieve);
     }
