@@ -37,8 +37,21 @@ const MIN_SIZE_BUCKET: f64 = (2 << 20) as f64;
 const SIZE_BUCKETS: u16 = 20;
 /// Bucket bounds of loans' lifetimes: from probes of a tenth of a second to guests of a month.
 const LIFETIME_BUCKETS: [f64; 15] = [
-    0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 7200.0, 14_400.0, 43_200.0, 86_400.0,
-    259_200.0, 604_800.0, 2_592_000.0,
+    0.1,
+    1.0,
+    5.0,
+    15.0,
+    60.0,
+    300.0,
+    900.0,
+    3600.0,
+    7200.0,
+    14_400.0,
+    43_200.0,
+    86_400.0,
+    259_200.0,
+    604_800.0,
+    2_592_000.0,
 ];
 
 /// The values of a label that has a fixed choice of them.

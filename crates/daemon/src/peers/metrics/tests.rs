@@ -88,6 +88,42 @@ fn dashboard_shows_every_metric_and_no_other() {
     assert_eq!(asked, known);
 }
 
+/// The word of a metric, or what a histogram's is called without its ending.
+fn is_known(known: &BTreeSet<String>, word: &str) -> bool {
+    let stem = ["_bucket", "_sum", "_count"].into_iter().find_map(|end| word.strip_suffix(end));
+    known.contains(word) || stem.is_some_and(|stem| known.contains(stem))
+}
+
+// Promise P397 (operator): The fleet's dashboard and rules ask for metrics that there are, and for what the rules record.
+#[test]
+fn fleets_dashboard_and_rules_ask_for_metrics_that_there_are() {
+    let mut known: BTreeSet<_> = TABLE.iter().map(full_name).collect();
+    let rules = fs::read_to_string(file("dist/prometheus/prezero-fleet.rules.yml")).expect("rules");
+    let recorded = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
+    let recorded: BTreeSet<_> = recorded.map(str::to_owned).collect();
+    assert!(recorded.len() > 3, "{recorded:?}");
+    known.extend(recorded.clone());
+    let board = fs::read_to_string(file("dist/grafana/prezero-fleet.json")).expect("a dashboard");
+    let board: serde_json::Value = serde_json::from_str(&board).expect("JSON");
+    let targets = board["panels"].as_array().expect("panels").iter();
+    let targets = targets.flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let expressions: Vec<_> =
+        targets.map(|target| target["expr"].as_str().expect("an expression")).collect();
+    let cases = fs::read_to_string(file("dist/prometheus/prezero-fleet.test.yml")).expect("cases");
+    for text in expressions.iter().copied().chain([&rules[..], &cases[..]]) {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+        let asked = words
+            .map(|word| word.trim_end_matches(':'))
+            .filter(|word| word.starts_with("prezero_") || word.contains(":prezero_"));
+        for word in asked {
+            assert!(is_known(&known, word), "{word} in {text}");
+        }
+    }
+    for name in recorded {
+        assert!(expressions.iter().any(|text| text.contains(&name)), "{name} is on no panel");
+    }
+}
+
 // Promise P328 (operator): Alerts ask for metrics that there are, and each has a recorded case.
 #[test]
 fn alerts_and_their_cases_ask_for_metrics_that_there_are() {
@@ -164,7 +200,8 @@ fn loans_are_counted_by_size_and_lifetime() {
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line}\n{text}");
     }
-    let classes = [(64 << 20, "64M"), ((64 << 20) + 1, "1G"), (16 << 30, "16G"), (u64::MAX, "more")];
+    let classes =
+        [(64 << 20, "64M"), ((64 << 20) + 1, "1G"), (16 << 30, "16G"), (u64::MAX, "more")];
     for (bytes, word) in classes {
         assert_eq!(SizeClass::WORDS[SizeClass::new(Bytes(bytes)) as usize], word);
     }
