@@ -161,7 +161,8 @@ fn prolog_lends_to_a_job_and_epilog_returns_it_after_a_kill() {
 /// A user that may not be root, as jobs are of.
 const USER: u32 = 1000;
 
-// Promise P395 (programs): A Slurm job of an ordinary user gets as much zeroed memory as it asked by an option of srun, Slurm counts it, and it returns with the job.
+// Promise P395 (programs): A Slurm job of an ordinary user gets as much zeroed memory as it asked
+// by an option of srun, Slurm counts it, and it returns with the job.
 #[test]
 fn job_of_a_user_gets_what_it_asked_by_an_option() {
     use std::os::unix::process::CommandExt as _;

@@ -62,7 +62,8 @@ fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
     samples.collect()
 }
 
-/// That the cause is in the one word, in `status`, in `doctor` with its remedy, and in the metrics.
+/// That the cause is in the one word, in `status`, in `doctor` with its remedy, and in the
+/// metrics.
 fn is_named(daemon: &Daemon, health: Health, cause: AilmentCause, parts: &[&str]) {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     let has = |status: &wire::Status| status.ailments.iter().any(|one| one.cause == cause);
@@ -131,7 +132,8 @@ fn drained_service_says_so_over_restarts() {
     assert!(scrape(&daemon)["prezero_drained"] < 0.5);
 }
 
-// Promise P394 (command line): `prezero drain --taint NODE` taints the node before it drains, removes the taint after it has ended, and drains nothing where it may not taint.
+// Promise P394 (operator): `prezero drain --taint NODE` taints the node before it drains, removes
+// the taint after it has ended, and drains nothing where it may not taint.
 #[test]
 fn drain_taints_the_node_that_it_is_told() {
     let config = PAGE.pool("ready_high = 2");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes ten days of one host as a trace: ten times as many loans from 8 to 18 o'clock as at night,
-//! of 4, 8, 16 and 32 GiB, half of them for five minutes or longer, and each day at nine o'clock a
-//! batch of eight with 16 GiB. `cargo run --example days -p prezero-plan > days.csv`
+//! Writes ten days of one host as a trace. From 8 to 18 o'clock ten times as many loans come as at
+//! night, of 4, 8, 16 and 32 GiB, half of them for five minutes or longer. Each day at nine o'clock
+//! eight of 16 GiB come at once. `cargo run --example days -p prezero-plan > days.csv`
 
 use plan::{Ask, trace};
 use rand::{RngExt as _, SeedableRng as _};

@@ -2,8 +2,9 @@
 //! One node as the daemon keeps it: the shipping book, workers of a given speed, and a kernel's
 //! pool that is a number.
 //!
-//! It takes the place of the daemon's shell: it asks the book, carries out the effects, and reports
-//! them. Pages that a loan's unbacked part has count as taken at once, as the kernel promises them.
+//! It takes the place of the daemon's shell: it asks the book, carries out the effects, and
+//! reports them. Pages that a loan's unbacked part has count as taken at once, as the kernel
+//! promises them.
 
 use std::collections::HashMap;
 
@@ -170,10 +171,12 @@ impl Host {
         }
     }
 
-    /// Keeps that much ready, and gives back what is ready beyond it.
+    /// Keeps `bytes` ready, and gives back ready memory beyond them.
     fn keep(&mut self, bytes: Bytes) {
         let kind = self.kind;
-        let wanted = kind.pages(Bytes(bytes.0.min(kind.ready_high.0)));
+        // A pool that was told to have nothing ready forgets the sizes that it has learnt.
+        let bytes = bytes.max(MIN_READY).min(kind.ready_high);
+        let wanted = kind.pages(bytes);
         let mut config = kind.pool();
         if self.book.pool_config(config.key()).is_some_and(|pool| pool.ready_high == wanted) {
             return;
@@ -306,13 +309,15 @@ impl Host {
 }
 
 /// Seconds that the oracle is early: pages are zeroed in whole blocks.
-const MARGIN_SECONDS: f64 = 6.0;
+const MARGIN_SECONDS: f64 = 30.0;
+/// The least that the oracle keeps ready.
+const MIN_READY: Bytes = Bytes(1 << 30);
 
 /// The loans that will come, and what must be ready for them.
 #[derive(Debug, Default)]
 struct Foreseen {
-    /// Each arrival in seconds, and the bytes that must be ready by then: of this loan, and of those
-    /// behind it that cannot be zeroed in the time between.
+    /// Each arrival in seconds, and the bytes that must be ready by then: of this loan, and of
+    /// those behind it that cannot be zeroed in the time between.
     needs: Vec<(f64, f64)>,
     rate: f64,
 }
@@ -393,8 +398,8 @@ mod tests {
         let of = Foreseen::new(&[(100.0, gib(8)), (101.0, gib(4)), (102.0, gib(4))], rate);
         let needs: Vec<_> = of.needs.iter().map(|(at, need)| (*at, whole(*need) / GIB)).collect();
         assert_eq!(needs, [(100.0, 14), (101.0, 7), (102.0, 4)]);
-        assert_eq!(of.begins()[0], 80.0);
-        let wanted = [79.0, 80.0, 100.0, 100.5, 103.0].map(|now| of.wanted(now).0 / GIB);
+        assert_eq!(of.begins()[0], 56.0);
+        let wanted = [55.0, 56.0, 100.0, 100.5, 103.0].map(|now| of.wanted(now).0 / GIB);
         assert_eq!(wanted, [0, 14, 14, 7, 0]);
     }
 

@@ -90,7 +90,7 @@ impl Ask {
 pub struct ReadTrace {
     /// In the order of arrival, the first at 0.
     pub asks: Vec<Ask>,
-    /// What was left out, and why.
+    /// The lines or loans that were left out, and why.
     pub left_out: Option<String>,
 }
 
@@ -144,7 +144,7 @@ pub fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
     }
 }
 
-/// What is no trace of prezero's own may be another's.
+/// A trace that is none of prezero's own may be another's.
 fn hinted(why: String) -> String {
     format!(
         "{why}; prezero's own format has the heading arrival,size,lifetime, and --format says \
@@ -432,7 +432,8 @@ mod tests {
         assert_eq!(sizes, [(32, 300.0), (64, f64::INFINITY)]);
     }
 
-    // Promise P385 (planning): A trace that is cut at its end is planned from all of its whole lines, and one line says which was left out.
+    // Promise P385 (operator): A trace that is cut at its end is planned from all of its whole
+    // lines, and one line says which was left out.
     #[test]
     fn last_line_that_is_cut_is_left_out_of_every_format() {
         for (format, text) in [

@@ -411,7 +411,7 @@ const launcherTemplate = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceCla
 
 // Promise P390 (pods): A launcher with the annotation of a claim's template runs with the library and the
 // daemon's socket, has no path of the node in its pod, and holds no loan but the memory that it counts.
-func TestTwoNodesGiveALaunchersClaimTheLibraryWithoutAPathOfTheNode(t *testing.T) {
+func TestTwoNodesGiveALaunchersClaimTheLibrary(t *testing.T) {
 	feature(t, "launcher's claim", map[string]step{
 		"a launcher with a claim runs": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
 			library := t.TempDir() + "/libprezero_preload.so"

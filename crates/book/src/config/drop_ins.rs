@@ -94,7 +94,8 @@ mod tests {
         ready = "8G"
     "#;
 
-    // Promise P392 (configuration): Drop-ins go over the main file in the order of their names, and a wrong one is named.
+    // Promise P392 (operator): Drop-ins go over the main file in the order of their names, and a
+    // wrong one is named.
     #[test]
     fn later_files_go_over_earlier_ones() {
         assert_eq!(merge(&[MAIN]), Ok(Config::from_toml(MAIN).unwrap()));

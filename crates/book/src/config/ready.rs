@@ -92,7 +92,8 @@ mod tests {
         Config::from_toml(&text).map_err(|error| error.to_string())
     }
 
-    // Promise P382 (configuration): `ready = { learn = "day", max = ... }` is read strictly: a wrong key or word is named with the one that was meant.
+    // Promise P382 (operator): `ready = { learn = "day", max = ... }` is read strictly: a wrong
+    // key or word is named with the one that was meant.
     #[test]
     fn learnt_amount_is_read_strictly() {
         let pool = read("{ learn = \"day\", max = \"64G\" }").unwrap().pools.remove(0);

@@ -18,9 +18,9 @@ use crate::shared::Daemon;
 ///
 /// Ready and zeroable pages go back at once, lent ones when they are returned, kept content when
 /// its time is over. Zeroing stops until --end, whatever the thresholds say, also after a restart
-/// of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the kernel's
-/// free pages. Without a daemon this gives back the pages that an earlier one has left, and takes
-/// from the kernel's pools the pages that it added to them (size_max), as root.
+/// of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the
+/// kernel's free pages. Without a daemon this gives back the pages that an earlier one has left,
+/// and takes from the kernel's pools the pages that it added to them (size_max), as root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,8 +34,8 @@ pub(crate) struct Args {
     /// Go on as configured
     #[arg(long)]
     end: bool,
-    /// Taint this node of Kubernetes as prezero.io/drained:NoSchedule, by the kubectl and kubeconfig
-    /// of the caller; with --end remove the taint
+    /// Taint this node of Kubernetes as prezero.io/drained:NoSchedule, by the kubectl and
+    /// kubeconfig of the caller; with --end remove the taint
     #[arg(long, value_name = "NODE")]
     taint: Option<String>,
     /// Without a daemon: the directory of its mounts [default: /run/prezero, if --socket is the

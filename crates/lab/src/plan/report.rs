@@ -410,7 +410,8 @@ mod tests {
         assert!(text.ends_with("ready_low = \"32G\"\nready_high = \"64G\"\n"), "{text}");
     }
 
-    // Promise P387 (planning): `prezero plan` advises the table of the policy that it tried, and no daemon to be the oracle.
+    // Promise P387 (operator): `prezero plan` advises the table of the policy that it tried, and no
+    // daemon to be the oracle.
     #[test]
     fn learnt_day_is_advised_with_its_table_and_the_oracle_is_not() {
         let policy = |policy, withheld_bytes| Cell {
@@ -441,7 +442,8 @@ mod tests {
         assert!(report.config.is_none() && report.advice.contains("no daemon does"));
     }
 
-    // Promise P388 (planning): A plan that is ended early prints what it has played, says how much that is, and advises nothing.
+    // Promise P388 (operator): A plan that is ended early prints the rows that it has played, says
+    // how many loans they have, and advises nothing.
     #[test]
     fn plan_that_is_ended_early_has_rows_and_no_advice() {
         let asks: Vec<_> = (0..100)

@@ -16,7 +16,7 @@ pub(super) struct TraceText {
     pub(super) is_cut: bool,
 }
 
-/// Reads a file, and what gzip made of one, whatever its name is.
+/// Reads a file, plain or as gzip makes it: its first bytes say so.
 pub(super) fn read(path: &Path) -> Result<TraceText, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     of_bytes(bytes)

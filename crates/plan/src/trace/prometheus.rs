@@ -3,9 +3,9 @@
 //!
 //! A range query's answer has, for each host and each step, how many loans of each size were
 //! granted, and how many of each lifetime have ended. That makes loans again, with four
-//! assumptions, each of them on the safe side: the loans of a step come together at its beginning;
-//! each is as large as its bucket allows; lifetimes are those of its class of sizes, in turn and
-//! not at random; and a loan beyond the number of those that have ended lasts for ever.
+//! assumptions on the safe side. The loans of a step come together at its beginning. Each is as
+//! large as its bucket allows. Lifetimes are those of its class of sizes, in turn. Loans beyond
+//! the number that have ended last for ever.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -266,7 +266,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    // Promise P384 (planning): `prezero plan` makes loans of Prometheus' range query of the two histograms, in which a restart of the daemon and an unfinished loan are seen.
+    // Promise P384 (operator): `prezero plan` makes loans of Prometheus' range query of the two
+    // histograms, in which a restart of the daemon and an unfinished loan are seen.
     #[test]
     fn histograms_of_a_range_query_are_loans_again() {
         let sizes =

@@ -94,7 +94,8 @@ fn is_known(known: &BTreeSet<String>, word: &str) -> bool {
     known.contains(word) || stem.is_some_and(|stem| known.contains(stem))
 }
 
-// Promise P397 (operator): The fleet's dashboard and rules ask for metrics that there are, and for what the rules record.
+// Promise P397 (operator): The fleet's dashboard and rules ask for metrics that there are, and for
+// series that the rules record.
 #[test]
 fn fleets_dashboard_and_rules_ask_for_metrics_that_there_are() {
     let mut known: BTreeSet<_> = TABLE.iter().map(full_name).collect();
@@ -180,7 +181,8 @@ fn empty() -> Status {
     .expect("a status")
 }
 
-// Promise P380 (interface): From Prometheus alone an operator knows how large the loans are and how long they last.
+// Promise P380 (operator): From Prometheus alone an operator knows how large the loans are and how
+// long they last.
 #[test]
 fn loans_are_counted_by_size_and_lifetime() {
     let metrics = Metrics::new();
