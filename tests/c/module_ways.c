@@ -103,6 +103,9 @@ static long stat_of(const char *name)
 static void refill(long pages, long zeroed)
 {
 	set("nr_hugepages", 0);
+	/* A closed io_uring unpins its pages a little later. */
+	for (int i = 0; i < 200 && get("nr_hugepages"); i++)
+		usleep(10000);
 	set("nr_hugepages", pages);
 	if (get("free_hugepages") != pages)
 		bail_out("too few huge pages");
@@ -272,11 +275,13 @@ static void test_mbind(void)
 {
 	unsigned long to = 2;
 	int node = -1;
+	long others;
 	char *at;
 
 	write_text(OTHER_NODE "nr_hugepages", "4");
 	write_text(OTHER_NODE "zeroable_hugepages", "2");
-	if (read_number(OTHER_NODE "zeroed_hugepages") != 2) {
+	others = read_number(OTHER_NODE "free_hugepages");
+	if (read_number(OTHER_NODE "zeroed_hugepages") != 2 || others < 3) {
 		skip("mbind", "no second node with huge pages");
 		return;
 	}
@@ -296,7 +301,7 @@ static void test_mbind(void)
 	result(node == 1 && at[MIB2 - 1] == 0x33 && counted(0, 0) &&
 	       numbers(19, PAGES - 19) &&
 	       read_number(OTHER_NODE "zeroed_hugepages") == 2 &&
-	       read_number(OTHER_NODE "free_hugepages") == 3,
+	       read_number(OTHER_NODE "free_hugepages") == others - 1,
 	       "mbind() moves a page to a dirty one of the other node");
 	munmap(at, MIB2);
 	write_text(OTHER_NODE "nr_hugepages", "0");

@@ -12,6 +12,7 @@ mod command_line;
 mod config_files;
 #[cfg(test)]
 mod documents;
+pub mod environment;
 pub mod exit;
 pub mod inherited;
 pub mod installed;
@@ -19,6 +20,7 @@ pub mod machine;
 pub mod manual;
 pub mod output;
 mod parse;
+mod placement;
 mod program;
 pub mod shared;
 mod verbs;

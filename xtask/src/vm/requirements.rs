@@ -104,6 +104,10 @@ pub(crate) struct Requirements {
     /// counts them.
     #[serde(default)]
     pub(crate) icount: bool,
+    /// One thread of QEMU for all CPUs. With a thread for each, QEMU 7.2 may execute instructions
+    /// that another CPU has patched away meanwhile.
+    #[serde(default)]
+    pub(crate) one_thread: bool,
     /// Memory of each node. Default: two of 640 MiB. The first 512 MiB lie below 4 GiB, the rest
     /// above in one piece: node 0 needs 512, then 1024 for each 1 GiB page, then 128 for the
     /// kernel's own memory at a node's end.
@@ -198,11 +202,13 @@ impl Requirements {
         settings
     }
 
-    /// QEMU's options for its emulator: a thread for each CPU, or one that counts instructions and
-    /// does not wait while the machine is idle.
+    /// QEMU's options for its emulator: a thread for each CPU, one for all, or one that counts
+    /// instructions and does not wait while the machine is idle.
     pub(crate) fn accelerator(&self) -> &'static [&'static str] {
         if self.icount {
             &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
+        } else if self.one_thread {
+            &["-accel", "tcg,thread=single"]
         } else {
             &["-accel", "tcg,thread=multi"]
         }
