@@ -205,7 +205,8 @@ test-kubernetes:
 # The alerts of dist/prometheus on recorded cases, by promtool, which is built from its module without
 # the clients of clouds: 4 minutes on 2 cores, once.
 test-alerts:
-	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml
+	cd kubernetes/cluster/promtool && GOFLAGS=-tags=remove_all_sd go tool promtool test rules ../../../dist/prometheus/prezero.test.yml ../../../dist/prometheus/prezero-fleet.test.yml
+	cd kubernetes/cluster/promtool && gofmt -l . | (! grep .) && GOFLAGS=-tags=remove_all_sd go vet ./... && GOFLAGS=-tags=remove_all_sd go test -count=1 ./...
 
 # The same under a real Kubernetes of one node and of two, in namespaces of this machine:
 # docs/evidence/kubernetes.md has the tests. Builds it from its modules at first, 14 minutes of one core.

@@ -31,19 +31,21 @@ import (
 
 // flags of the command line.
 type flags struct {
-	node, socket, kubelet, cdi, kubeconfig, address, metrics, podResources, pod string
-	grace, reconcile                                                            time.Duration
-	isMapped, isPlaceholder, hasStatus                                          bool
-	rest                                                                        resource.QuantityValue
-	qps                                                                         float64
-	burst                                                                       int
-	pace                                                                        driver.Pace
+	node, socket, borrowers, library, kubelet, cdi, kubeconfig, address, metrics, podResources, pod string
+	grace, reconcile                                                                                time.Duration
+	isMapped, isPlaceholder, hasStatus                                                              bool
+	rest                                                                                            resource.QuantityValue
+	qps                                                                                             float64
+	burst                                                                                           int
+	pace                                                                                            driver.Pace
 }
 
 func parse() flags {
 	f := flags{pace: driver.DefaultPace}
 	flag.StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the node's name; default: $NODE_NAME")
 	flag.StringVar(&f.socket, "socket", "/run/prezero/io.prezero.agent", "the daemon's socket for agents")
+	flag.StringVar(&f.borrowers, "borrowers-socket", "/run/prezero/io.prezero", "the daemon's socket for borrowers, which containers of a launcher's class get")
+	flag.StringVar(&f.library, "library", "/usr/lib/prezero/libprezero_preload.so", "the preload library on the node, which they get")
 	flag.StringVar(&f.metrics, "daemon-metrics", "/run/prezero/metrics", "the daemon's socket for metrics, which are served at /daemon/metrics")
 	flag.StringVar(&f.kubelet, "kubelet", "/var/lib/kubelet", "the kubelet's directory")
 	flag.StringVar(&f.podResources, "pod-resources", "", "the kubelet's socket of pod resources; default: pod-resources/kubelet.sock in its directory")
@@ -125,7 +127,7 @@ func run() error {
 	setup := driver.Setup{
 		Node: f.node, Agent: agent.Client{Socket: f.socket}, Kube: client, Records: filepath.Join(data, "claims"), CDI: f.cdi, Grace: f.grace,
 		Kubelet: driver.Kubelet{Socket: cmp.Or(f.podResources, filepath.Join(f.kubelet, "pod-resources", "kubelet.sock"))},
-		Metrics: metrics, Health: health,
+		Library: driver.Library{Preload: f.library, Socket: f.borrowers}, Metrics: metrics, Health: health,
 	}
 	if f.hasStatus {
 		setup.Statuses = driver.NewStatuses(client, f.node, metrics)
@@ -173,8 +175,12 @@ func run() error {
 	if shape != nil {
 		go until("API server", func() error { return shape.Watch(ctx, f.reconcile) })
 	}
+	features, end := driver.NewFeatures(client, f.node, health, metrics)
+	defer end()
+	skew := driver.NewSkew(setup.Agent, features, metrics)
 	go func() {
 		for ctx.Err() == nil {
+			skew.Look(ctx)
 			if err := d.Reconcile(ctx); err != nil {
 				klog.FromContext(ctx).Error(err, "reconcile")
 			}
@@ -187,8 +193,6 @@ func run() error {
 			}
 		}
 	}()
-	features, end := driver.NewFeatures(client, f.node, health, metrics)
-	defer end()
 	offer := driver.Offer{Node: f.node, IsMapped: f.isMapped, Rest: f.rest.Value(), Pace: f.pace}
 	slices := driver.NewSlices(ctx, forSlices, f.node, features.Note)
 	defer slices.Stop()

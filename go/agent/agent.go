@@ -131,6 +131,15 @@ func (c Client) release(ctx context.Context, which map[string]any) error {
 	return plain(err)
 }
 
+// Version of the daemon, as 0.1.0.
+func (c Client) Version(ctx context.Context) (string, error) {
+	var info struct {
+		Version string `json:"version"`
+	}
+	err := varlink.Call(ctx, c.Socket, "org.varlink.service.GetInfo", within, map[string]any{}, &info)
+	return info.Version, plain(err)
+}
+
 // Loans lists the loans with names that begin with prefix, in order, pending ones included.
 func (c Client) Loans(ctx context.Context, prefix string) ([]Loan, error) {
 	var all []Loan

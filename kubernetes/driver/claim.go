@@ -43,6 +43,9 @@ type Parameters struct {
 	// time, as 10m. For claims that a person makes; claims of a pod's template may have neither.
 	Owner string `json:"owner,omitempty"`
 	Keep  string `json:"keep,omitempty"`
+	// Launcher is for classes alone: the container borrows by itself, through the preload library. It gets the
+	// library and the daemon's socket in place of a loan, and the claim counts what it will borrow.
+	Launcher bool `json:"launcher,omitempty"`
 }
 
 // owners are names without a dot, which separates them from that of the request.
@@ -181,6 +184,9 @@ func allocation(claim *resourceapi.ResourceClaim) ([]allotted, error) {
 		if one.keep, err = one.config.keeps(); err != nil {
 			return nil, err
 		}
+		if one.config.Launcher && (one.config.UID != nil || one.config.GID != nil || one.keep > 0) {
+			return nil, fmt.Errorf("request %q of a launcher's class: its memory has no file, so leave uid, gid, owner and keep away", result.Request)
+		}
 		if one.keep > 0 {
 			// No request has an underscore.
 			request := strings.ReplaceAll(one.request, "-", "_")
@@ -212,6 +218,10 @@ func parameters(configs []resourceapi.DeviceAllocationConfiguration, names ...st
 			if one.APIVersion != Name+"/v1alpha1" || one.Kind != "Loan" {
 				return found, fmt.Errorf("parameters of %s: apiVersion %q, kind %q: write %s/v1alpha1 and Loan", Name, one.APIVersion, one.Kind, Name)
 			}
+			if one.Launcher && source != resourceapi.AllocationConfigSourceClass {
+				return found, fmt.Errorf("parameters of %s: launcher: only a device class may say it, because it opens the daemon's socket to the pod", Name)
+			}
+			found.Launcher = found.Launcher || one.Launcher
 			if one.UID != nil {
 				found.UID = one.UID
 			}

@@ -42,6 +42,8 @@ type Driver struct {
 	files files
 	// The node's name, which is that of its pool of devices.
 	node string
+	// What launchers get.
+	library Library
 	// The kubelet's own list of the claims that its pods have.
 	kubelet Kubelet
 	status  *Statuses
@@ -71,6 +73,8 @@ type Setup struct {
 	Kube  kubernetes.Interface
 	// Records and CDI are directories.
 	Records, CDI string
+	// Library is what containers of a launcher's class get.
+	Library Library
 	// Grace is how long a claim must have been gone before its loan is returned.
 	Grace   time.Duration
 	Kubelet Kubelet
@@ -84,7 +88,7 @@ type Setup struct {
 func New(setup Setup) (*Driver, error) {
 	d := &Driver{
 		agent: setup.Agent, kube: setup.Kube, files: files{setup.Records, setup.CDI}, node: setup.Node,
-		kubelet: setup.Kubelet, status: setup.Statuses, metrics: setup.Metrics, health: setup.Health,
+		library: setup.Library, kubelet: setup.Kubelet, status: setup.Statuses, metrics: setup.Metrics, health: setup.Health,
 		grace: setup.Grace, gone: map[types.UID]time.Time{},
 		lending: newTurns(mostLending), ending: newTurns(mostEnding),
 	}
@@ -178,11 +182,17 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return nil, err
 	}
+	hasLibrary := false
 	var devices []kubeletplugin.Device
 	var specs []cdiDevice
 	for nth, one := range all {
 		id := fmt.Sprintf("%s-%d", claim.UID, one.index)
-		specs = append(specs, device(id, where[nth], lent.loans[nth].Path, one.bytes))
+		if one.config.Launcher {
+			specs = append(specs, d.library.launcher(id, !hasLibrary))
+			hasLibrary = true
+		} else {
+			specs = append(specs, device(id, where[nth], lent.loans[nth].Path, one.bytes))
+		}
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{one.result.Request}, PoolName: one.result.Pool, DeviceName: one.result.Device,
 			ShareID: one.result.ShareID, CDIDeviceIDs: []string{cdiKind + "=" + id},

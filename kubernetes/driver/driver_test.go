@@ -3,17 +3,25 @@
 package driver
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"net"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	events "k8s.io/client-go/tools/record"
+
+	"prezero/agent"
 )
 
 func TestTheClaimsWordGoesOverTheClassesAndOnlyForItsRequests(t *testing.T) {
@@ -187,5 +195,78 @@ func TestADriverIsLiveWithoutItsDaemonAndNotWhenItIsStuck(t *testing.T) {
 	health.looked.Store(time.Now().Add(-2 * stuck).UnixNano())
 	if code() != 503 {
 		t.Error("it is live and does not look")
+	}
+}
+
+// Promise P389 (pods): A launcher's class gives a container the preload library and the daemon's socket, and no claim can give itself that.
+func TestALaunchersClassGivesTheLibraryAndNoClaimDoes(t *testing.T) {
+	opaque := func(source resourceapi.AllocationConfigSource, text string) resourceapi.DeviceAllocationConfiguration {
+		opaque := &resourceapi.OpaqueDeviceConfiguration{Driver: Name, Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"prezero.io/v1alpha1","kind":"Loan",` + text + `}`)}}
+		return resourceapi.DeviceAllocationConfiguration{Source: source, DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: opaque}}
+	}
+	class := opaque(resourceapi.AllocationConfigSourceClass, `"launcher":true`)
+	if found, err := parameters([]resourceapi.DeviceAllocationConfiguration{class}, "mem"); err != nil || !found.Launcher {
+		t.Errorf("%+v %v", found, err)
+	}
+	claims := opaque(resourceapi.AllocationConfigSourceClaim, `"launcher":true`)
+	if _, err := parameters([]resourceapi.DeviceAllocationConfiguration{claims}, "mem"); err == nil || !strings.Contains(err.Error(), "only a device class may say it") {
+		t.Errorf("%v", err)
+	}
+	library := Library{Preload: "/usr/lib/prezero/libprezero_preload.so", Socket: "/run/prezero/io.prezero"}
+	edits := library.launcher("x-0", true).Edits
+	if len(edits.Mounts) != 2 || edits.Mounts[0].HostPath != "/usr/lib/prezero" || edits.Mounts[0].Options[0] != "ro" || edits.Mounts[1].ContainerPath != library.Socket {
+		t.Errorf("%+v", edits)
+	}
+	if !slices.Equal(edits.Env, []string{"LD_PRELOAD=" + library.Preload}) {
+		t.Errorf("%v", edits.Env)
+	}
+	if second := library.launcher("x-1", false).Edits; len(second.Mounts)+len(second.Env) != 0 {
+		t.Errorf("%+v", second)
+	}
+}
+
+// Promise P393 (pods): A driver whose daemon is of an older minor version says so, in an event of the node and by a metric.
+func TestADaemonOlderThanItsDriverIsToldOnce(t *testing.T) {
+	for _, pair := range [][2]string{{"0.0.9", "0.1.0"}, {"0.9.3", "1.0.0"}, {"1.2.0", "1.10.0"}} {
+		if !isOlder(pair[0], pair[1]) || isOlder(pair[1], pair[0]) {
+			t.Errorf("%v", pair)
+		}
+	}
+	for _, pair := range [][2]string{{"0.1.0", "0.1.9"}, {"x", "0.1.0"}, {"", "0.1.0"}, {"1", "2"}} {
+		if isOlder(pair[0], pair[1]) || isOlder(pair[1], pair[0]) {
+			t.Errorf("%v", pair)
+		}
+	}
+	chart, err := os.ReadFile("../chart/Chart.yaml")
+	if err != nil || !strings.Contains(string(chart), "appVersion: "+Version+"\n") {
+		t.Errorf("the chart is of another version than %s: %v", Version, err)
+	}
+	socket := filepath.Join(t.TempDir(), "agent")
+	answer := `{"parameters":{"vendor":"prezero","product":"prezero","version":"0.0.9","url":"","interfaces":[]}}`
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			bufio.NewReader(conn).ReadBytes(0)
+			conn.Write(append([]byte(answer), 0))
+			conn.Close()
+		}
+	}()
+	recorder, metrics := events.NewFakeRecorder(8), NewMetrics()
+	skew := NewSkew(agent.Client{Socket: socket}, &Features{events: recorder, node: &corev1.ObjectReference{}}, metrics)
+	skew.Look(t.Context())
+	skew.Look(t.Context())
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d events", len(recorder.Events))
+	}
+	if event := <-recorder.Events; !strings.Contains(event, "PrezeroDaemonOlder") || !strings.Contains(event, "0.0.9") {
+		t.Errorf("%s", event)
 	}
 }

@@ -186,6 +186,28 @@ func device(name string, in place, host string, bytes int64) cdiDevice {
 	}}
 }
 
+// Library is what a launcher's container gets, by the paths on the node and in the container, which are one.
+type Library struct {
+	// Preload is the library's path, and Socket the daemon's for borrowers.
+	Preload, Socket string
+}
+
+// launcher edits a container that borrows by itself. Several requests are one edit.
+func (l Library) launcher(name string, isFirst bool) cdiDevice {
+	edits := cdiEdits{Env: []string{}, Mounts: []cdiMount{}}
+	if isFirst {
+		dir := filepath.Dir(l.Preload)
+		edits = cdiEdits{
+			Env: []string{"LD_PRELOAD=" + l.Preload},
+			Mounts: []cdiMount{
+				{dir, dir, []string{"ro", "bind", "nosuid", "nodev"}},
+				{l.Socket, l.Socket, []string{"rw", "bind", "nosuid", "nodev", "noexec"}},
+			},
+		}
+	}
+	return cdiDevice{name, edits}
+}
+
 // cdiKind is that of the driver's CDI devices, each of which is named <claim>-<index>.
 const cdiKind = Name + "/memory"
 

@@ -56,6 +56,10 @@ func (d *Driver) lend(ctx context.Context, kept record, all []allotted) (*lendin
 }
 
 func (d *Driver) lendOne(ctx context.Context, kept record, nth int, one allotted) (agent.Lent, error) {
+	if one.config.Launcher {
+		// It will borrow by itself. To return a loan that is none is no error.
+		return agent.Lent{}, nil
+	}
 	release, err := d.lending.take(ctx, kept.Namespace)
 	if err != nil {
 		return agent.Lent{}, err

@@ -28,6 +28,7 @@ type Metrics struct {
 	daemonUp    prometheus.Gauge
 	dropped     *prometheus.GaugeVec
 	statusFails prometheus.Counter
+	daemonInfo  *prometheus.GaugeVec
 }
 
 // NewMetrics in a registry of their own, with those of the process.
@@ -59,12 +60,15 @@ func NewMetrics() *Metrics {
 		dropped: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "prezero_dra_disabled_feature", Help: "Features that devices need and the API server lacks.",
 		}, []string{"feature"}),
+		daemonInfo: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "prezero_dra_daemon_info", Help: "Versions of the daemon and of the driver; always 1.",
+		}, []string{"daemon", "driver"}),
 		statusFails: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "prezero_dra_claim_status_errors_total", Help: "Statuses of claims that could not be written.",
 		}),
 	}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.calls, m.lentBytes, m.claims, m.reclaims, m.writes, m.published, m.daemonUp, m.dropped, m.statusFails)
+		m.calls, m.lentBytes, m.claims, m.reclaims, m.writes, m.published, m.daemonUp, m.dropped, m.statusFails, m.daemonInfo)
 	return m
 }
 
@@ -90,6 +94,12 @@ func (m *Metrics) lent(loans []agent.Lent) {
 			m.lentBytes.WithLabelValues("zeroed").Add(float64(max(one.Bytes()-one.ReadyBytes(), 0)))
 		}
 	}
+}
+
+// daemon of that version is the node's now.
+func (m *Metrics) daemon(version string) {
+	m.daemonInfo.Reset()
+	m.daemonInfo.WithLabelValues(version, Version).Set(1)
 }
 
 func (m *Metrics) reclaimed() { m.reclaims.Inc() }

@@ -78,8 +78,12 @@ func statusOf(claim *resourceapi.ResourceClaim, where []place, all []allotted, l
 			Path: where[nth].path, Bytes: one.bytes, ReadyBytes: loan.ReadyBytes(),
 			PageBytes: one.kind.page, NUMANode: one.kind.node, KeptContent: loan.Kept,
 		})
+		reason := "Lent"
 		message := fmt.Sprintf("%d bytes at %s: %d were ready, %d were zeroed for it", one.bytes, where[nth].path, loan.ReadyBytes(), max(one.bytes-loan.ReadyBytes(), 0))
-		ready := applymeta.Condition().WithType("Ready").WithStatus(metav1.ConditionTrue).WithReason("Lent").
+		if one.config.Launcher {
+			reason, message = "Launcher", fmt.Sprintf("%d bytes are counted for what the container borrows by itself", one.bytes)
+		}
+		ready := applymeta.Condition().WithType("Ready").WithStatus(metav1.ConditionTrue).WithReason(reason).
 			WithMessage(message).WithLastTransitionTime(metav1.Now())
 		device := applyresource.AllocatedDeviceStatus().WithDriver(Name).WithPool(one.result.Pool).WithDevice(one.result.Device).
 			WithConditions(ready).WithData(runtime.RawExtension{Raw: data})

@@ -177,3 +177,71 @@ fn prolog_lends_to_a_job_and_epilog_returns_it_after_a_kill() {
         job.end(Signal::SIGKILL);
     }
 }
+
+/// A user that may not be root, as jobs are of.
+const USER: u32 = 1000;
+
+// Promise P395 (programs): A Slurm job of an ordinary user gets as much zeroed memory as it asked
+// by an option of srun, Slurm counts it, and it returns with the job.
+#[test]
+fn job_of_a_user_gets_what_it_asked_by_an_option() {
+    use std::os::unix::process::CommandExt as _;
+    if !Path::new("/usr/include/slurm/spank.h").exists() {
+        testkit::skip("no Slurm headers: apt-get install libslurm-dev");
+        return;
+    }
+    let Some(daemon) = lender() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    // Users read the configuration.
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("our own");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/slurm");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-o", &at("prezero.so")]).arg(examples.join("prezero.c"));
+    succeeded(&gcc.output().expect("gcc runs"));
+    fs::copy(examples.join("job_submit.lua"), at("job_submit.lua")).expect("an example");
+    fs::write(at("plugstack.conf"), format!("required {}\n", at("prezero.so"))).expect("a file");
+    let program = binary().parent().expect("a directory").display().to_string();
+    let environment = format!(
+        "export PATH={program}:$PATH PREZERO_JOBS={} PREZERO_SOCKET={} \
+         PREZERO_AGENT_SOCKET={}.agent",
+        at("jobs"),
+        daemon.socket().display(),
+        daemon.socket().display(),
+    );
+    let scripts = ["prolog", "epilog"].map(|name| {
+        let text = format!("{environment}\nexec {}", examples.join(name).display());
+        script(&dir.path().join(name), &text)
+    });
+    let [prolog, epilog] = scripts;
+    let scripts = format!(
+        "PrologFlags=Alloc\nProlog={prolog}\nEpilog={epilog}\nJobSubmitPlugins=lua\n\
+         PlugStackConfig={}\n",
+        at("plugstack.conf")
+    );
+    let slurm = Slurm::start(dir.path(), &scripts);
+    let job = |size: &str, program: &str| {
+        let words =
+            ["--immediate=30", "--chdir=/", &format!("--prezero={size}"), "sh", "-c", program];
+        let mut command = slurm.ask("srun", &words);
+        command.uid(USER).gid(USER).output().expect("srun runs")
+    };
+    let reads = format!(
+        "path=$(cat {}/$SLURM_JOB_ID) && id -u && stat -c '%u %s' $path && \
+         cmp -n 33554432 $path /dev/zero && echo all zero && \
+         scontrol show job $SLURM_JOB_ID | grep -o 'gres.*prezero.*'",
+        at("jobs")
+    );
+    let said = succeeded(&job("32M", &reads));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[..3], ["1000", "1000 33554432", "all zero"], "{said}");
+    assert!(said.contains("prezero") && said.contains("32M"), "{said}");
+    assert_returned(&daemon);
+    for (size, says) in [("128M", ""), ("much", "write a whole number")] {
+        let refused = job(size, "echo ran");
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && why.contains(says), "{size}: {why}");
+    }
+    assert_returned(&daemon);
+}

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
     samples.collect()
 }
 
-/// That the cause is in the one word, in `status`, in `doctor` with its remedy, and in the metrics.
+/// That the cause is in the one word, in `status`, in `doctor` with its remedy, and in the
+/// metrics.
 fn is_named(daemon: &Daemon, health: Health, cause: AilmentCause, parts: &[&str]) {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     let has = |status: &wire::Status| status.ailments.iter().any(|one| one.cause == cause);
@@ -129,6 +131,43 @@ fn drained_service_says_so_over_restarts() {
     assert!(daemon.log().contains("the service is drained"), "{}", daemon.log());
     assert!(run(&daemon, &["drain", "--end"]).status.success());
     assert!(scrape(&daemon)["prezero_drained"] < 0.5);
+}
+
+// Promise P394 (operator): `prezero drain --taint NODE` taints the node before it drains, removes
+// the taint after it has ended, and drains nothing where it may not taint.
+#[test]
+fn drain_taints_the_node_that_it_is_told() {
+    let config = PAGE.pool("ready_high = 2");
+    let Some(daemon) = Daemon::start(PAGE, 2, &config) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let kubectl = dir.path().join("kubectl");
+    let said = dir.path().join("said");
+    let script = |end: &str| {
+        let text = format!("#!/bin/sh\necho \"$@\" >> {}\n{end}\n", said.display());
+        std::fs::write(&kubectl, text).expect("a script");
+        std::fs::set_permissions(&kubectl, std::fs::Permissions::from_mode(0o755)).expect("mode");
+    };
+    let drain = |words: &[&str]| {
+        let path =
+            format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = daemon.command(&[&["drain", "--taint", "node-7"], words].concat());
+        command.env("PATH", path).output().expect("it runs")
+    };
+    script("echo forbidden >&2; exit 1");
+    let refused = drain(&[]);
+    let why = text(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("forbidden"), "{why}");
+    assert!(!daemon.status().drained, "it is drained and not tainted");
+    script("exit 0");
+    assert!(drain(&[]).status.success());
+    assert!(daemon.status().drained);
+    assert!(drain(&["--end"]).status.success());
+    assert!(!daemon.status().drained);
+    let lines = std::fs::read_to_string(&said).expect("it was called");
+    let lines: Vec<_> = lines.lines().collect();
+    let taint = "taint --overwrite node node-7 prezero.io/drained";
+    let added = format!("{taint}=:NoSchedule");
+    assert_eq!(lines, [&added[..], &added[..], &format!("{taint}-")[..]]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ const POOL: &str = "pages_per_block = 8\nready_low = 96\nready_high = 192\nrecyc
 const BLOCK_PERIOD: Duration = Duration::from_millis(100);
 /// The same as `prezero plan` wants to know it, and the pool above.
 const SETTINGS: &str = "--nodes 1 --memory 1G --block 16M --ready-high 384M --ready-low 50 \
-                        --rate 160M --fault-rate 8G --placement packed --delay 0";
+                        --rate 160M --fault-rate 8G --placement packed --delay 0 --fresh";
 /// Half a minute in which more is asked for than can be zeroed, in bursts.
 const LOANS: &str = "--seed 5 --loans 50 --size 48M --lifetime 1.5 --burst 4 --used 20";
 const TOLERANCE: f64 = 0.05;

@@ -3,9 +3,11 @@
 
 mod agent;
 mod by_name;
+mod drop_ins;
 mod listen;
 mod pool;
 mod reading;
+mod ready;
 mod reserve;
 mod resize;
 mod set;
@@ -20,10 +22,13 @@ use units::{Bytes, Domain, Node, PageSize, Pages, PoolKey, Uid};
 pub use wire::Recycle;
 
 pub use agent::Agent;
+pub use drop_ins::FileFault;
 pub use listen::{BadListen, Listen};
 pub(crate) use pool::check_apart;
 pub use pool::{Amount, PoolConfig};
 pub use reading::{did_you_mean, unknown};
+use ready::Ready;
+pub use ready::ReadyLearning;
 pub use reserve::Reserve;
 pub use resize::PoolSize;
 pub use set::Set;

@@ -2,12 +2,14 @@
 //! Decides when and what to zero, the number of workers, and the size of the kernel's pool. Pure
 //! functions of counts.
 
+mod day;
 mod demand;
 mod large;
 mod resize;
 
 use units::Pages;
 
+pub use day::DayDemand;
 pub use demand::{Demand, piece};
 pub use resize::{
     MemoryLeft, PoolCounts, ResizeLimits, ResizePolicy, ResizeRecord, ResizeStep, Scarce,

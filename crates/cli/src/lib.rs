@@ -9,6 +9,7 @@
 //! their own, prezero-lab, which measures the public parts of this library and speaks as it does.
 
 mod command_line;
+mod config_files;
 #[cfg(test)]
 mod documents;
 pub mod environment;

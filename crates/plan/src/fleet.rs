@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use units::{Bytes, JobId, LeaseId};
 
-use crate::host::{Begun, Host, NodeKind, seconds};
+use crate::host::{Begun, Host, NodeKind, ReadyPolicy, seconds};
 use crate::trace::Ask;
 
 /// Which node a loan goes to.
@@ -75,11 +75,19 @@ pub struct Outcome {
     pub withheld: f64,
     /// From the first arrival to the last.
     pub seconds: f64,
+    /// The node of each loan, in the order of the trace.
+    pub placed: Vec<Option<usize>>,
+    /// Whether all loans of the trace came; a run can be ended early.
+    pub is_complete: bool,
 }
 
 /// How long a daemon waits for pages in transit, in seconds.
 const MAX_WAIT_SECONDS: f64 = 0.5;
 const MICROSECOND: f64 = 1e-6;
+/// How often a node looks at the clock where its policy depends on it, in seconds.
+const CLOCK_INTERVAL: f64 = 300.0;
+/// Loans between two reports of progress.
+const LOANS_PER_REPORT: usize = 256;
 
 type Time = u64;
 
@@ -89,6 +97,7 @@ enum Event {
     Ended { node: usize, lease: LeaseId },
     Published { node: usize },
     Again { ask: usize },
+    Clock { node: usize },
 }
 
 /// Runs the trace.
@@ -96,13 +105,36 @@ enum Event {
 /// # Errors
 /// Where the configuration is one that the daemon would refuse.
 pub fn run(fleet: &Fleet, asks: &[Ask]) -> Result<Outcome, ConfigError> {
+    run_watched(fleet, asks, |_| true)
+}
+
+/// Runs the trace, or its beginning: `goes_on` hears how many loans came since its last call, and
+/// ends the run by `false`.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_watched(
+    fleet: &Fleet,
+    asks: &[Ask],
+    mut goes_on: impl FnMut(usize) -> bool,
+) -> Result<Outcome, ConfigError> {
     let mut run = Run::new(fleet)?;
-    for (index, ask) in asks.iter().enumerate() {
-        let now = micros(ask.arrival);
-        run.until(now, asks);
-        run.place(index, asks, true);
+    run.outcome.placed = vec![None; asks.len()];
+    run.set_clocks(asks);
+    let mut played = 0;
+    for loans in asks.chunks(LOANS_PER_REPORT) {
+        for (index, ask) in (played..).zip(loans) {
+            let now = micros(ask.arrival);
+            run.until(now, asks);
+            run.place(index, asks, true);
+        }
+        played += loans.len();
+        if !goes_on(loans.len()) {
+            break;
+        }
     }
-    run.outcome.seconds = asks.last().map_or(0.0, |ask| ask.arrival);
+    run.outcome.is_complete = played == asks.len();
+    run.outcome.seconds = asks[..played].last().map_or(0.0, |ask| ask.arrival);
     run.until(micros(run.outcome.seconds + MAX_WAIT_SECONDS), asks);
     run.settle();
     Ok(run.outcome)
@@ -182,9 +214,40 @@ impl<'a> Run<'a> {
                     self.publish(node);
                 }
                 Event::Again { ask } => self.place(ask, asks, false),
+                Event::Clock { node } => {
+                    self.changed(node);
+                    if self.fleet.kind.policy == ReadyPolicy::Day {
+                        self.after(CLOCK_INTERVAL, Event::Clock { node });
+                    }
+                }
             }
         }
         self.now = self.now.max(end);
+    }
+
+    /// Has nodes look at the clock as often as their policy needs it.
+    fn set_clocks(&mut self, asks: &[Ask]) {
+        match self.fleet.kind.policy {
+            ReadyPolicy::Constant => {}
+            ReadyPolicy::Day => {
+                (0..self.hosts.len()).for_each(|node| self.after(0.0, Event::Clock { node }));
+            }
+            ReadyPolicy::Oracle => {
+                let mut loans = vec![Vec::new(); self.hosts.len()];
+                for ask in asks {
+                    // One node has all of them.
+                    let node = ask.node.or((self.hosts.len() == 1).then_some(0));
+                    if let Some(loans) = node.and_then(|node| loans.get_mut(node)) {
+                        loans.push((ask.arrival, ask.bytes));
+                    }
+                }
+                for (node, loans) in loans.iter().enumerate() {
+                    for begin in self.hosts[node].foresee(loans) {
+                        self.after(begin, Event::Clock { node });
+                    }
+                }
+            }
+        }
     }
 
     fn place(&mut self, index: usize, asks: &[Ask], first: bool) {
@@ -202,6 +265,7 @@ impl<'a> Run<'a> {
             }
             return;
         };
+        self.outcome.placed[index] = Some(node);
         let unbacked = Bytes(ask.bytes.0.saturating_sub(granted.ready.0));
         let waited = if first { 0.0 } else { MAX_WAIT_SECONDS };
         self.outcome.loans += 1;
@@ -241,6 +305,7 @@ impl<'a> Run<'a> {
 
     /// Follows a change of a node's counts: starts workers, updates the ledger, publishes.
     fn changed(&mut self, node: usize) {
+        self.hosts[node].pass(real(self.now) * MICROSECOND);
         for Begun { job, seconds } in self.hosts[node].begin() {
             self.outcome.zeroing += seconds;
             self.after(seconds, Event::Zeroed { node, job });
@@ -311,6 +376,7 @@ mod tests {
             rate_in_place: real(GIB),
             in_place: false,
             single: false,
+            policy: ReadyPolicy::Constant,
         };
         let fault_rate = 10.0 * real(GIB);
         Fleet { kind, nodes: 4, placement, delay: 0.0, fault_rate }
@@ -370,5 +436,58 @@ mod tests {
         let mut trace = asks(&[(0.0, 8, 9.0), (0.0, 8, 9.0)]);
         trace.iter_mut().for_each(|ask| ask.node = Some(2));
         assert_eq!(run(&fleet(Placement::Spread), &trace).unwrap().hit_rate(), 0.5);
+    }
+
+    /// Ten days of one host: a loan of 1 GiB each ten minutes, and eight of 4 GiB at nine o'clock.
+    fn days() -> Vec<Ask> {
+        let mut at = Vec::new();
+        for day in 0..10 {
+            let day = f64::from(day) * 86_400.0;
+            at.extend((0..144).map(|ten| (day + f64::from(ten) * 600.0, 1, 60.0)));
+            at.extend((0..8).map(|one| (day + 32_400.5 + f64::from(one) / 10.0, 4, 1800.0)));
+        }
+        at.sort_by(|one, other| one.0.total_cmp(&other.0));
+        asks(&at)
+    }
+
+    // Promise P386 (operator): In the plan's model, on loans that follow the day, a pool that
+    // learns the day serves as a constant one of its maximum does, and keeps less than half as
+    // much ready.
+    #[test]
+    fn learning_from_the_day_keeps_less_ready_for_the_same_hits() {
+        let trace: Vec<_> = days().into_iter().map(|ask| Ask { node: Some(0), ..ask }).collect();
+        let of = |policy, gib| {
+            let kind = NodeKind {
+                pages_per_block: Pages::ZERO,
+                ready_high: Bytes(gib * GIB),
+                policy,
+                ..fleet(Placement::Packed).kind
+            };
+            let fleet = Fleet { nodes: 1, kind, ..fleet(Placement::Packed) };
+            let outcome = run(&fleet, &trace).unwrap();
+            (outcome.hit_rate(), outcome.withheld_bytes() / real(GIB))
+        };
+        let (constant, day, oracle) =
+            (of(ReadyPolicy::Constant, 32), of(ReadyPolicy::Day, 32), of(ReadyPolicy::Oracle, 32));
+        let small = of(ReadyPolicy::Constant, 4);
+        let all = format!("{constant:?} {day:?} {oracle:?} {small:?}");
+        assert!(constant.0 > 0.99 && day.0 > constant.0 - 0.005 && oracle.0 > 0.98, "{all}");
+        assert!(small.0 < 0.9, "the burst is what matters: {all}");
+        assert!(day.1 < 0.5 * constant.1 && oracle.1 < 0.2 * day.1, "{all}");
+    }
+
+    #[test]
+    fn run_that_is_ended_early_counts_what_came_until_then() {
+        let trace: Vec<_> = (0..1000).map(|at| (f64::from(at), 1, 1.0)).collect();
+        let mut reports = Vec::new();
+        let outcome = run_watched(&fleet(Placement::Packed), &asks(&trace), |loans| {
+            reports.push(loans);
+            reports.len() < 2
+        });
+        let outcome = outcome.unwrap();
+        assert_eq!((outcome.loans, outcome.is_complete, outcome.seconds), (512, false, 511.0));
+        assert_eq!(reports, [256, 256]);
+        assert_eq!(outcome.placed[..512].iter().filter(|node| node.is_some()).count(), 512);
+        assert!(run(&fleet(Placement::Packed), &asks(&trace)).unwrap().is_complete);
     }
 }

@@ -2,16 +2,44 @@
 //! One node as the daemon keeps it: the shipping book, workers of a given speed, and a kernel's
 //! pool that is a number.
 //!
-//! It takes the place of the daemon's shell: it asks the book, carries out the effects, and reports
-//! them. Pages that a loan's unbacked part has count as taken at once, as the kernel promises them.
+//! It takes the place of the daemon's shell: it asks the book, carries out the effects, and
+//! reports them. Pages that a loan's unbacked part has count as taken at once, as the kernel
+//! promises them.
 
 use std::collections::HashMap;
 
 use book::block::Reach;
-use book::config::{ConfigError, PoolConfig};
+use book::config::{ConfigError, PoolConfig, ReadyLearning};
 use book::{Asked, Book, Effect, JobOrder, Requester};
+use clap::ValueEnum;
+use serde::Serialize;
 use units::{BlockId, Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, PoolKey, Uid};
 use wire::{LendRequest, ZeroBy};
+
+/// How much a pool keeps ready at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadyPolicy {
+    /// The same amount all day: `ready = "64G"`
+    #[default]
+    Constant,
+    /// What the days before asked for at that time: `ready = { learn = "day", max = "64G" }`
+    Day,
+    /// What comes next, just in time: no daemon can know it, and none does better
+    Oracle,
+}
+
+impl ReadyPolicy {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Day => "day",
+            Self::Oracle => "oracle",
+        }
+    }
+}
 
 /// What all nodes of a fleet are like.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +64,8 @@ pub struct NodeKind {
     pub in_place: bool,
     /// Whether a loan must be one file.
     pub single: bool,
+    /// How much is kept ready at a time, of at most `ready_high`.
+    pub policy: ReadyPolicy,
 }
 
 impl NodeKind {
@@ -62,6 +92,7 @@ impl NodeKind {
             ready_low: (!self.learns()).then(|| self.pages(self.ready_low)),
             ready_high: self.pages(self.ready_high),
             recycle: recycle(self.in_place),
+            learns: (self.policy == ReadyPolicy::Day).then_some(ReadyLearning::Day),
             ..PoolConfig::new(key)
         }
     }
@@ -97,6 +128,8 @@ pub(crate) struct Host {
     running: u32,
     /// Pages in borrowers' hands.
     lent: Pages,
+    /// What the oracle knows.
+    foreseen: Foreseen,
 }
 
 impl Host {
@@ -105,7 +138,8 @@ impl Host {
         let book = Book::new([kind.pool()], true)?;
         let none = Pages::ZERO;
         let (files, running) = (HashMap::new(), 0);
-        let mut host = Self { kind, book, files, held: none, running, lent: none };
+        let foreseen = Foreseen::default();
+        let mut host = Self { kind, book, files, held: none, running, lent: none, foreseen };
         host.observe();
         // Pages are zeroed before the trace begins, at no cost.
         loop {
@@ -116,6 +150,48 @@ impl Host {
             begun.iter().for_each(|begun| host.finish(begun.job));
         }
         Ok(host)
+    }
+
+    /// Tells the oracle all loans that will come here, by arrival in seconds. Returns the times at
+    /// which it wants more.
+    pub(crate) fn foresee(&mut self, loans: &[(f64, Bytes)]) -> Vec<f64> {
+        self.foreseen = Foreseen::new(loans, self.kind.rate);
+        self.pass(0.0);
+        self.foreseen.begins()
+    }
+
+    /// Has as much to keep ready as the policy wants at a time, in seconds.
+    pub(crate) fn pass(&mut self, now: f64) {
+        match self.kind.policy {
+            ReadyPolicy::Constant => {}
+            ReadyPolicy::Day => {
+                self.book.pass_time(whole(now));
+            }
+            ReadyPolicy::Oracle => self.keep(self.foreseen.wanted(now)),
+        }
+    }
+
+    /// Keeps `bytes` ready, and gives back ready memory beyond them.
+    fn keep(&mut self, bytes: Bytes) {
+        let kind = self.kind;
+        // A pool that was told to have nothing ready forgets the sizes that it has learnt.
+        let bytes = bytes.max(MIN_READY).min(kind.ready_high);
+        let wanted = kind.pages(bytes);
+        let mut config = kind.pool();
+        if self.book.pool_config(config.key()).is_some_and(|pool| pool.ready_high == wanted) {
+            return;
+        }
+        config.ready_high = wanted;
+        config.ready_low = config.ready_low.map(|low| low.min(wanted));
+        // The thresholds of a good pool, and lower ones.
+        if self.book.configure(config).is_err() {
+            return;
+        }
+        let beyond = self.kind.pages(self.ready()).saturating_sub(wanted);
+        if beyond > Pages::ZERO {
+            let (_, effects) = self.book.release(None, None, beyond);
+            self.carry_out(&effects);
+        }
     }
 
     /// Bytes ready now.
@@ -232,6 +308,59 @@ impl Host {
     }
 }
 
+/// Seconds that the oracle is early: pages are zeroed in whole blocks.
+const MARGIN_SECONDS: f64 = 30.0;
+/// The least that the oracle keeps ready.
+const MIN_READY: Bytes = Bytes(1 << 30);
+
+/// The loans that will come, and what must be ready for them.
+#[derive(Debug, Default)]
+struct Foreseen {
+    /// Each arrival in seconds, and the bytes that must be ready by then: of this loan, and of
+    /// those behind it that cannot be zeroed in the time between.
+    needs: Vec<(f64, f64)>,
+    rate: f64,
+}
+
+impl Foreseen {
+    fn new(loans: &[(f64, Bytes)], rate: f64) -> Self {
+        let (mut backlog, mut next) = (0.0_f64, f64::INFINITY);
+        let mut needs: Vec<_> = loans
+            .iter()
+            .rev()
+            .map(|&(arrival, bytes)| {
+                #[expect(clippy::cast_precision_loss, reason = "a need is no exact number")]
+                let own = bytes.0 as f64;
+                backlog = (backlog - rate * (next - arrival)).max(0.0) + own;
+                next = arrival;
+                (arrival, backlog)
+            })
+            .collect();
+        needs.reverse();
+        Self { needs, rate }
+    }
+
+    /// When zeroing for an arrival has to begin.
+    fn begin(&self, (arrival, bytes): (f64, f64)) -> f64 {
+        (arrival - bytes / self.rate - MARGIN_SECONDS).max(0.0)
+    }
+
+    fn begins(&self) -> Vec<f64> {
+        self.needs.iter().map(|need| self.begin(*need)).collect()
+    }
+
+    fn wanted(&self, now: f64) -> Bytes {
+        let next = self.needs.partition_point(|(arrival, _)| *arrival < now);
+        let need = self.needs.get(next).filter(|need| self.begin(**need) <= now);
+        Bytes(need.map_or(0, |(_, bytes)| whole(*bytes)))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates at both")]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
 /// How long these bytes take at a rate, in seconds.
 pub fn seconds(bytes: Bytes, rate: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a duration needs no more than 53 bits")]
@@ -257,7 +386,21 @@ mod tests {
             rate_in_place: 4e9,
             in_place: false,
             single: false,
+            policy: ReadyPolicy::Constant,
         }
+    }
+
+    #[test]
+    fn oracle_wants_a_loan_just_in_time() {
+        let gib = |gib: u64| Bytes(gib * GIB);
+        let rate = f64::from(1 << 30);
+        // 8 GiB at 100, and 4 each 1 s later, which leaves time for one of them.
+        let of = Foreseen::new(&[(100.0, gib(8)), (101.0, gib(4)), (102.0, gib(4))], rate);
+        let needs: Vec<_> = of.needs.iter().map(|(at, need)| (*at, whole(*need) / GIB)).collect();
+        assert_eq!(needs, [(100.0, 14), (101.0, 7), (102.0, 4)]);
+        assert_eq!(of.begins()[0], 56.0);
+        let wanted = [55.0, 56.0, 100.0, 100.5, 103.0].map(|now| of.wanted(now).0 / GIB);
+        assert_eq!(wanted, [0, 14, 14, 7, 0]);
     }
 
     #[test]

@@ -22,6 +22,6 @@ pub mod trace;
 
 pub use fleet::{Fleet, Outcome, Placement};
 pub use generate::Shape;
-pub use host::{NodeKind, seconds};
+pub use host::{NodeKind, ReadyPolicy, seconds};
 pub use peak::PeakDemand;
 pub use trace::{Ask, Format, ReadTrace};

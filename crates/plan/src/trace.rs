@@ -12,9 +12,13 @@
 //! | `azure` | `vmtable.csv` of the Azure public dataset V2, which has no heading | columns 4 and 5 (created, deleted, in seconds) and 11 (memory in GiB, `>64` as 64) |
 //! | `swf` | the standard workload format of batch systems | fields 2 to 5 (submitted, waited, ran, processors) and the memory of each processor: 7, else 10 (KiB) |
 //! | `sacct` | `sacct -P -a --format=JobID,Start,End,ReqMem,AllocCPUS,AllocNodes` of Slurm | jobs, without their steps |
+//! | `alibaba-2025` | instances of Alibaba's `cluster-trace-gpu-v2025` | `creation_time`, `deletion_time`, `memory_request` (GiB) of instances that began within the trace |
+//! | `prometheus` | the JSON of Prometheus' range query of the daemon's histograms | see [`prometheus`] |
 //! | `watch` | what `prezero watch --json` printed on this host | each rise of `lent_pages` as a loan of that size, each fall as the end of the loan that fits best |
 
 mod batch;
+mod file;
+mod prometheus;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -23,6 +27,8 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde::Deserialize;
 use units::{Bytes, Domain, PageSize};
+
+use file::TraceText;
 
 /// One loan of a trace. Its times are numbers of at least 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,10 +53,15 @@ pub enum Format {
     Openb,
     /// The Azure public dataset V2, vmtable.csv
     Azure,
+    /// Alibaba's cluster-trace-gpu-v2025, disaggregated_DLRM_trace.csv
+    #[value(name = "alibaba-2025")]
+    Alibaba2025,
     /// The standard workload format of batch systems
     Swf,
     /// `sacct -P --format=JobID,Start,End,ReqMem,AllocCPUS,AllocNodes` of Slurm
     Sacct,
+    /// The JSON of a range query of `{__name__=~"prezero_loan_(bytes|seconds)_bucket"}`
+    Prometheus,
     /// What `prezero watch --json` printed
     Watch,
 }
@@ -79,7 +90,7 @@ impl Ask {
 pub struct ReadTrace {
     /// In the order of arrival, the first at 0.
     pub asks: Vec<Ask>,
-    /// The line that was left out, and why.
+    /// The lines or loans that were left out, and why.
     pub left_out: Option<String>,
 }
 
@@ -88,16 +99,32 @@ pub struct ReadTrace {
 /// # Errors
 /// The line that cannot be read, and why.
 pub fn read(path: &Path, format: Format) -> Result<ReadTrace, String> {
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let file = std::io::BufReader::new(file);
-    let ReadTrace { asks, left_out } = match format {
-        Format::Watch => watch(file)?,
-        format => ReadTrace { asks: parse(file, format)?, left_out: None },
-    };
+    let TraceText { text, is_cut } = file::read(path)?;
+    let ReadTrace { asks, left_out } = read_text(&text, is_cut, format)?;
     if asks.is_empty() {
         return Err("there is no loan in it".to_owned());
     }
     Ok(ReadTrace { asks: ordered(asks), left_out })
+}
+
+/// The loans of a text. Where it is cut and its last line cannot be read, that is left out.
+fn read_text(text: &str, is_cut: bool, format: Format) -> Result<ReadTrace, String> {
+    let all = |text: &str| match format {
+        Format::Watch => watch(text.as_bytes()),
+        Format::Prometheus => prometheus::loans(text.as_bytes()),
+        Format::Alibaba2025 => alibaba_2025(text.as_bytes()),
+        format => Ok(ReadTrace { asks: parse(text.as_bytes(), format)?, left_out: None }),
+    };
+    let whole = all(text);
+    if whole.is_ok() || !is_cut || format == Format::Prometheus {
+        return whole;
+    }
+    let Some((before, _)) = text.trim_end_matches('\n').rsplit_once('\n') else { return whole };
+    let number = before.lines().count() + 1;
+    // An error in an earlier line is that line's.
+    let Ok(read) = all(&format!("{before}\n")) else { return whole };
+    let left_out = Some(format!("line {number} is cut, and was left out"));
+    Ok(ReadTrace { left_out, ..read })
 }
 
 /// The loans of a trace as it has them.
@@ -111,15 +138,17 @@ pub fn parse(text: impl BufRead, format: Format) -> Result<Vec<Ask>, String> {
         Format::Azure => azure(text),
         Format::Swf => batch::swf(text),
         Format::Sacct => batch::sacct(text),
+        Format::Alibaba2025 => alibaba_2025(text).map(|read| read.asks),
+        Format::Prometheus => prometheus::loans(text).map(|read| read.asks),
         Format::Watch => watch(text).map(|read| read.asks),
     }
 }
 
-/// What is no trace of prezero's own may be another's.
+/// A trace that is none of prezero's own may be another's.
 fn hinted(why: String) -> String {
     format!(
         "{why}; prezero's own format has the heading arrival,size,lifetime, and --format says \
-         others: openb, azure, swf, sacct, watch"
+         others: openb, azure, alibaba-2025, swf, sacct, prometheus, watch"
     )
 }
 
@@ -160,7 +189,9 @@ fn own(file: impl Read) -> Result<Vec<Ask>, String> {
         node: Option<usize>,
     }
     lines(csv::Reader::from_reader(file), |line: Line| {
-        let bytes = line.size.parse::<Bytes>().map_err(|error| error.to_string())?;
+        // `16 GiB`, too.
+        let size: String = line.size.split_whitespace().collect();
+        let bytes = size.parse::<Bytes>().map_err(|error| error.to_string())?;
         let lifetime = line.lifetime.unwrap_or(f64::INFINITY);
         Ok(Some(Ask { node: line.node, ..Ask::new(line.arrival, (bytes.0, 1), lifetime)? }))
     })
@@ -181,6 +212,33 @@ fn openb(file: impl Read) -> Result<Vec<Ask>, String> {
         let lifetime = pod.deletion_time.map_or(f64::INFINITY, |end| end - pod.creation_time);
         Ask::new(pod.creation_time, (pod.memory_mib, 1 << 20), lifetime).map(Some)
     })
+}
+
+fn alibaba_2025(file: impl Read) -> Result<ReadTrace, String> {
+    #[derive(Deserialize)]
+    struct Instance {
+        memory_request: f64,
+        creation_time: Option<f64>,
+        deletion_time: Option<f64>,
+    }
+    let mut before = 0_usize;
+    let asks = lines(csv::Reader::from_reader(file), |of: Instance| {
+        // Some have no creation, and are deleted: they were there before the trace began.
+        let Some(arrival) = of.creation_time else {
+            before += 1;
+            return Ok(None);
+        };
+        if of.memory_request.is_nan() || of.memory_request <= 0.0 {
+            return Ok(None);
+        }
+        let lifetime = of.deletion_time.map_or(f64::INFINITY, |end| end - arrival);
+        let mib = batch::whole(of.memory_request * 1024.0);
+        Ask::new(arrival, (mib, 1 << 20), lifetime).map(Some)
+    })?;
+    let left_out = (before > 0).then(|| {
+        format!("{before} instances began before the trace, at no known time, and were left out")
+    });
+    Ok(ReadTrace { asks, left_out })
 }
 
 fn azure(file: impl Read) -> Result<Vec<Ask>, String> {
@@ -359,10 +417,48 @@ mod tests {
                     b,6000,8192,1,1000,,LS,Pending,110,170,\n";
         let asks = ordered(openb(pods.as_bytes()).unwrap());
         assert_eq!(asks, [Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 60.0, node: None }]);
+        let instances = "instance_sn,role,app_name,memory_request,creation_time,scheduled_time,deletion_time\n\
+                         a,HN,x,120.0,,,\n\
+                         b,CN,x,320.0,100.0,101.0,160.0\n\
+                         c,CN,x,0.5,130.0,,\n";
+        let read = alibaba_2025(instances.as_bytes()).unwrap();
+        let found: Vec<_> =
+            read.asks.iter().map(|ask| (ask.arrival, ask.bytes.0 >> 20, ask.lifetime)).collect();
+        assert_eq!(found, [(100.0, 320 << 10, 60.0), (130.0, 512, f64::INFINITY)]);
+        assert!(read.left_out.unwrap().starts_with("1 instances began before the trace"));
         let vms = "v1,s,d,0,300,9.9,1.2,5.5,Delay-insensitive,4,32\nv2,s,d,600,600,9.9,1.2,5.5,Unknown,>24,>64\n";
         let asks = azure(vms.as_bytes()).unwrap();
         let sizes: Vec<_> = asks.iter().map(|ask| (ask.bytes.0 >> 30, ask.lifetime)).collect();
         assert_eq!(sizes, [(32, 300.0), (64, f64::INFINITY)]);
+    }
+
+    // Promise P385 (operator): A trace that is cut at its end is planned from all of its whole
+    // lines, and one line says which was left out.
+    #[test]
+    fn last_line_that_is_cut_is_left_out_of_every_format() {
+        for (format, text) in [
+            (Format::Csv, "arrival,size,lifetime\n0,8G,1\n1,8"),
+            (Format::Openb, "memory_mib,creation_time,deletion_time,scheduled_time\n8,1,2,1\n8,1"),
+            (Format::Azure, "v,s,d,0,1,9,1,5,U,4,16\nv,s,d,0,1,9,1"),
+            (Format::Swf, "1 10 5 60 4 -1 1048576 4 -1 2097152 1 1 1 1 1 1 -1 -1\n2 20 -"),
+            (Format::Sacct, "JobID|Start|End|ReqMem\n1|5|9|1G\n2|2026-11-2"),
+            (Format::Alibaba2025, "memory_request,creation_time,deletion_time\n8,1,2\n8,1"),
+        ] {
+            let read = read_text(text, true, format).unwrap();
+            assert_eq!(read.asks.len(), 1, "{format:?}");
+            let line = text.lines().count();
+            let says = format!("line {line} is cut, and was left out");
+            assert_eq!(read.left_out, Some(says), "{format:?}");
+            assert!(read_text(text, false, format).is_err(), "{format:?}: nothing says it is cut");
+            // An error before the end is no cut.
+            let broken =
+                text.replacen('8', "x", 9).replacen(" 5 ", " x ", 1).replacen("|5|", "|x|", 1);
+            assert!(format == Format::Azure || read_text(&broken, true, format).is_err());
+        }
+        let whole = "arrival,size,lifetime\n0,8 GiB,1\n1, 1.5 gb ,1";
+        let read = read_text(whole, true, Format::Csv).unwrap();
+        assert_eq!((read.asks.len(), read.left_out), (2, None), "only its newline is missing");
+        assert_eq!(read.asks[1].bytes, Bytes(3 << 29));
     }
 
     #[test]

@@ -39,8 +39,8 @@ pub use service::{
     GetInfo, GetInterfaceDescription, Info, InterfaceDescription, SERVICE, ServiceError,
 };
 pub use status::{
-    BlockHolder, BlockSize, Counters, Held, KernelStatus, Level, LoanStatus, PoolStatus,
-    ResizeStatus, Status, UserStatus,
+    BlockHolder, BlockSize, Counters, Held, KernelStatus, LearntAmount, Level, LoanStatus,
+    PoolStatus, ResizeStatus, Status, UserStatus,
 };
 pub use words::{KernelKind, Provider, Recycle, StateName, Unknown, did_you_mean};
 

@@ -55,8 +55,19 @@ pub struct PoolStatus {
     pub kernel_reserved_pages: Pages,
     /// The sizes of its blocks, where there are several: the wanted and the ready ones.
     pub sizes: Vec<BlockSize>,
+    /// From what `ready_high` is learnt, where it is.
+    pub learnt: Option<LearntAmount>,
     /// The size of the kernel's pool, where the daemon may change it for this pool.
     pub resize: Option<ResizeStatus>,
+}
+
+/// What a pool knows that learns from the time of the day how much to keep ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LearntAmount {
+    /// The most it keeps ready, and what it does while it knows too little.
+    pub max_pages: Pages,
+    /// The days before today of which it knows this quarter of an hour; it needs three.
+    pub known_days: u64,
 }
 
 /// The size of one pool of the kernel's, which the daemon may change.

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use units::{Bytes, Counts, Domain, JobId, LeaseId, Node, PageSize, Pages, Uid};
 use wire::{
     Ailment, AilmentCause, BlockHolder, BlockSize, Counters, Drained, Error, Finished, Health,
-    Held, Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LendRequest, Lent, LentPart,
-    Level, LoanStatus, MAX_LOAN_PARTS, MESSAGE_FDS, PoolChange, PoolStatus, Provider, Recycle,
-    Released, ResizeStatus, Revoked, StateName, Status, Unknown, UserStatus, Watch, WatchReply,
-    ZeroBy,
+    Held, Hold, Holders, INTERFACE, Job, KernelKind, KernelStatus, LearntAmount, LendRequest, Lent,
+    LentPart, Level, LoanStatus, MAX_LOAN_PARTS, MESSAGE_FDS, PoolChange, PoolStatus, Provider,
+    Recycle, Released, ResizeStatus, Revoked, StateName, Status, Unknown, UserStatus, Watch,
+    WatchReply, ZeroBy,
 };
 
 /// The value is written as `wire`, and `wire` reads back as the value.
@@ -53,6 +53,7 @@ fn pool_status() -> (PoolStatus, Value) {
         kernel_free_pages: Pages(20),
         kernel_reserved_pages: Pages(23),
         sizes: vec![BlockSize { pages_per_block: Pages(24), ready_blocks: 25, wanted_blocks: 26 }],
+        learnt: Some(LearntAmount { max_pages: Pages(34), known_days: 35 }),
         resize: Some(ResizeStatus {
             min_pages: Pages(27),
             max_pages: Pages(28),
@@ -70,6 +71,7 @@ fn pool_status() -> (PoolStatus, Value) {
         "max_pages": 18, "leave_free": 19, "kernel_free_pages": 20,
         "kernel_reserved_pages": 23,
         "sizes": [{ "pages_per_block": 24, "ready_blocks": 25, "wanted_blocks": 26 }],
+        "learnt": { "max_pages": 34, "known_days": 35 },
         "resize": {
             "min_pages": 27, "max_pages": 28, "total_pages": 29, "added_pages": 30,
             "adding_pages": 31, "held_pages": 32, "short_because": "memory",

@@ -398,7 +398,14 @@ func describe(pod string) string {
 }
 
 func kubectl(words ...string) (string, error) {
-	out, err := exec.Command("kube", append([]string{"kubectl", "--kubeconfig", os.Getenv("KUBECONFIG")}, words...)...).CombinedOutput()
+	return kubectlOn("", words...)
+}
+
+// kubectlOn gives it a text to read.
+func kubectlOn(text string, words ...string) (string, error) {
+	command := exec.Command("kube", append([]string{"kubectl", "--kubeconfig", os.Getenv("KUBECONFIG")}, words...)...)
+	command.Stdin = strings.NewReader(text)
+	out, err := command.CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(words, " "), err, out)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -402,6 +403,177 @@ func TestTwoNodesGiveKubeVirtsLaunchersTheLibrary(t *testing.T) {
 			return nil
 		},
 	}, "launchers with huge pages, and no other pod")
+}
+
+// launcherTemplate is a claim of a launcher's class: 64 MiB, counted and not lent.
+const launcherTemplate = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaimTemplate","metadata":{"name":"launcher-64m"},"spec":{"spec":{"devices":{"requests":[
+{"name":"memory","exactly":{"deviceClassName":"prezero-launcher","capacity":{"requests":{"memory":"64Mi"}}}}]}}}}`
+
+// Promise P390 (pods): A launcher with the annotation of a claim's template runs with the library and the
+// daemon's socket, has no path of the node in its pod, and holds no loan but the memory that it counts.
+func TestTwoNodesGiveALaunchersClaimTheLibrary(t *testing.T) {
+	feature(t, "launcher's claim", map[string]step{
+		"a launcher with a claim runs": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
+			library := t.TempDir() + "/libprezero_preload.so"
+			if err := os.WriteFile(library, nil, 0o644); err != nil {
+				return err
+			}
+			if err := os.Chmod(filepath.Dir(library), 0o755); err != nil {
+				return err
+			}
+			if err := install("prezero", "prezero", "kubevirt.enabled=true", "kubevirt.library="+library); err != nil {
+				return err
+			}
+			defer install("prezero", "prezero")
+			if err := serves(ctx, clients, "prezero", "prezero", 2); err != nil {
+				return err
+			}
+			if _, err := kubectlOn(launcherTemplate, "apply", "-n", namespace, "-f", "-"); err != nil {
+				return err
+			}
+			one := pod("launcher", first, "", "")
+			one.Labels["kubevirt.io"] = "virt-launcher"
+			one.Annotations = map[string]string{"prezero.io/claim-template": "launcher-64m"}
+			one.Spec.ResourceClaims, one.Spec.Containers[0].Name = nil, "compute"
+			one.Spec.Containers[0].Args, one.Spec.Containers[0].Resources = nil, corev1.ResourceRequirements{}
+			// The API server takes a policy a moment after it is made.
+			if err := eventually(ctx, "a launcher has a claim", func(ctx context.Context) (bool, error) {
+				there, err := clients.CoreV1().Pods(namespace).Create(ctx, one, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				return err == nil && len(there.Spec.ResourceClaims) == 1 && len(there.Spec.Containers[0].Resources.Claims) == 1, nil
+			}); err != nil {
+				return err
+			}
+			if err := running(ctx, client, one); err != nil {
+				return err
+			}
+			there, err := clients.CoreV1().Pods(namespace).Get(ctx, "launcher", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, volume := range there.Spec.Volumes {
+				if volume.HostPath != nil {
+					t.Errorf("%s is a path of the node", volume.Name)
+				}
+			}
+			found := false
+			for _, pid := range processes("tenant") {
+				environment, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+				if !strings.Contains(string(environment), "LD_PRELOAD="+library+"\x00") {
+					continue
+				}
+				found = true
+				root := fmt.Sprintf("/proc/%d/root", pid)
+				if about, err := os.Stat(root + "/run/prezero/io.prezero"); err != nil || about.Mode()&os.ModeSocket == 0 {
+					t.Errorf("the daemon's socket: %v %v", about, err)
+				}
+				if _, err := os.Stat(root + library); err != nil {
+					t.Error(err)
+				}
+				if _, err := os.Stat(root + "/run/prezero/io.prezero.agent"); err == nil {
+					t.Error("the agents' socket is there")
+				}
+			}
+			if !found {
+				t.Errorf("no program with the library runs")
+			}
+			return have(ctx, 0, 0)
+		},
+		"the claim is counted, and gone with its pod": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
+			claims, err := clients.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil || len(claims.Items) != 1 || claims.Items[0].Status.Allocation == nil {
+				return fmt.Errorf("%v %v", claims, err)
+			}
+			if _, err := kubectl("delete", "pod", "-n", namespace, "launcher", "--grace-period=1"); err != nil {
+				return err
+			}
+			return eventually(ctx, "the claim is gone", func(ctx context.Context) (bool, error) {
+				claims, err := clients.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
+				return err == nil && len(claims.Items) == 0, nil
+			})
+		},
+	}, "a launcher with a claim runs", "the claim is counted, and gone with its pod")
+}
+
+// machines is a stand-in for KubeVirt's resource, which documents show. Its shape is not checked.
+const machines = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"virtualmachineinstances.kubevirt.io"},"spec":{"group":"kubevirt.io","scope":"Namespaced",
+"names":{"kind":"VirtualMachineInstance","plural":"virtualmachineinstances"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+
+// manifests of a document: its blocks of YAML that are whole objects.
+func manifests(path string) (all []string, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil || filepath.Ext(path) == ".yaml" {
+		return []string{string(text)}, err
+	}
+	for nth, part := range strings.Split(string(text), "```") {
+		if block, isYAML := strings.CutPrefix(part, "yaml\n"); nth%2 == 1 && isYAML && strings.HasPrefix(block, "apiVersion:") {
+			all = append(all, block)
+		}
+	}
+	return all, nil
+}
+
+// Promise P391 (pods): The API server takes every manifest in the documents and examples, without an unknown field.
+func TestTwoNodesTakeEveryManifestOfTheDocuments(t *testing.T) {
+	feature(t, "manifests", map[string]step{
+		"each is taken": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
+			if _, err := kubectlOn(machines, "apply", "-f", "-"); err != nil {
+				return err
+			}
+			defer kubectl("delete", "crd", "virtualmachineinstances.kubevirt.io", "--wait=false")
+			if _, err := kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/virtualmachineinstances.kubevirt.io"); err != nil {
+				return err
+			}
+			repository, seen := filepath.Dir(source), 0
+			for _, below := range []string{filepath.Join(repository, "docs"), filepath.Join(repository, "examples"), filepath.Join(source, "deploy")} {
+				err := filepath.WalkDir(below, func(path string, entry os.DirEntry, err error) error {
+					if ending := filepath.Ext(path); err != nil || entry.IsDir() || (ending != ".md" && ending != ".yaml") {
+						return err
+					}
+					all, err := manifests(path)
+					for _, one := range all {
+						seen++
+						if out, err := kubectlOn(one, "apply", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-"); err != nil && !isInOtherNamespace(out) {
+							t.Errorf("%s: %s", path, out)
+						}
+					}
+					return err
+				})
+				if err != nil {
+					return err
+				}
+			}
+			if seen < 10 {
+				t.Errorf("%d manifests: this shows nothing", seen)
+			}
+			return nil
+		},
+		"an extended resource is one ready block": func(ctx context.Context, t *testing.T, client klient.Client, clients *kubernetes.Clientset) error {
+			text, err := os.ReadFile(source + "/deploy/extended.yaml")
+			if err != nil {
+				return err
+			}
+			class, _, _ := strings.Cut(string(text), "\n---\n")
+			// The bed's blocks are small.
+			class = strings.ReplaceAll(class, "67108864", "1")
+			if _, err := kubectlOn(class, "apply", "-f", "-"); err != nil {
+				return err
+			}
+			defer kubectl("delete", "deviceclass", "prezero-block")
+			one := pod("extended", first, "", "")
+			one.Spec.ResourceClaims, one.Spec.Containers[0].Args = nil, nil
+			block := corev1.ResourceList{"prezero.io/block": resource.MustParse("1")}
+			one.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: block, Limits: block}
+			if err := running(ctx, client, one); err != nil {
+				return err
+			}
+			return have(ctx, 1, 0)
+		},
+	}, "each is taken", "an extended resource is one ready block")
+}
+
+// isInOtherNamespace: the manifest of the driver names its own.
+func isInOtherNamespace(out string) bool {
+	return strings.Contains(out, "does not match the namespace")
 }
 
 // Pods come and go while programs are killed and the API server is away.

@@ -14,16 +14,20 @@
 //! part in [`CREDIT_PART`] of the lent bytes, and at first one in [`FIRST_CREDIT_PART`] of the
 //! pool, as its first blocks are a guess. The same credit pays for pages that are cut off a larger
 //! block for a loan.
+//!
+//! A pool with `learn = "day"` has other bytes to keep ready in each quarter of an hour
+//! ([`DayDemand`]). When the level falls, surplus ready blocks go back to the kernel at once: they
+//! are few in a day, and the credit does not pay for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use units::{Counts, Domain, Pages, PoolKey};
-use wire::{BlockSize, LendRequest, PoolStatus};
+use wire::{BlockSize, LearntAmount, LendRequest, PoolStatus};
 
 use super::{Book, Effect, Pool};
 use crate::block::{Block, StateName};
-use crate::config::{ConfigError, PoolConfig, PoolSize};
-use crate::policy::{CREDIT_PART, Demand, piece};
+use crate::config::{ConfigError, PoolConfig, PoolSize, ReadyLearning};
+use crate::policy::{CREDIT_PART, DayDemand, Demand, piece};
 
 /// A large block is made only if this fraction of the pool stays free beside it. Otherwise a loan
 /// would find the last pages of a nearly full node in a worker's hands.
@@ -34,8 +38,14 @@ const FIRST_CREDIT_PART: u64 = 8;
 /// One pool of blocks of several sizes.
 #[derive(Debug)]
 pub(super) struct Mix {
+    /// With the bytes that are to be ready now.
     pub(super) config: PoolConfig,
+    /// As the operator has it.
+    asked: PoolConfig,
     demand: Demand,
+    day: DayDemand,
+    /// Whether less is to be ready than a moment ago.
+    is_lowered: bool,
     /// Zeroed pages that may be thrown away.
     credit: Pages,
     /// What fell off the credit's division.
@@ -56,6 +66,9 @@ pub struct Learnt {
     pub credit: Pages,
     /// The requested sizes.
     pub demand: Demand,
+    /// The requested bytes by the time of the day.
+    #[serde(default)]
+    pub day: DayDemand,
 }
 
 impl Mix {
@@ -63,8 +76,11 @@ impl Mix {
         let ready = config.ready_high;
         let demand = Demand::guess(ready, config.page_size);
         Self {
+            asked: config.clone(),
             config,
             demand,
+            day: DayDemand::default(),
+            is_lowered: false,
             credit: Pages(ready.0 / FIRST_CREDIT_PART),
             odd: 0,
             is_stale: true,
@@ -75,11 +91,26 @@ impl Mix {
     /// The same with other thresholds; what it has learnt stays.
     fn with(self, config: PoolConfig) -> Self {
         // Of nothing nothing was learnt: the guess is of other bytes.
-        if self.config.ready_high == Pages::ZERO {
-            return Self::new(config);
+        if self.asked.ready_high == Pages::ZERO {
+            return Self { day: self.day, ..Self::new(config) };
         }
         let credit = self.credit.min(config.ready_high);
-        Self { config, credit, ..self }
+        Self { asked: config.clone(), config, credit, ..self }
+    }
+
+    /// Has as much to keep ready as the time asks for. Returns whether that has changed.
+    fn pass(&mut self, now: u64) -> bool {
+        let wanted = match self.asked.learns {
+            Some(ReadyLearning::Day) => {
+                self.day.pass(now);
+                self.day.level(now, self.asked.ready_high)
+            }
+            None => return false,
+        };
+        let was = std::mem::replace(&mut self.config.ready_high, wanted);
+        self.is_lowered |= wanted < was;
+        self.is_stale |= wanted != was;
+        wanted != was
     }
 
     /// The pool of one size of its blocks.
@@ -88,10 +119,15 @@ impl Mix {
         let config = PoolConfig {
             pages_per_block,
             ready_high,
+            learns: None,
             resize: PoolSize::default(),
             ..self.config.clone()
         };
         Pool { config, refilling: false, configured: true }
+    }
+
+    pub(super) fn asked(&self) -> &PoolConfig {
+        &self.asked
     }
 
     fn spend(&mut self, pages: Pages) {
@@ -132,6 +168,9 @@ impl Book {
             None => Mix::new(config),
         };
         self.mixes.insert(domain, mix);
+        if self.now > 0 {
+            self.pass_time(self.now);
+        }
         self.choose_sizes(domain);
     }
 
@@ -152,6 +191,7 @@ impl Book {
             domain: *domain,
             credit: mix.credit,
             demand: mix.demand.clone(),
+            day: mix.day.clone(),
         })
     }
 
@@ -160,18 +200,35 @@ impl Book {
     pub fn learn(&mut self, learnt: Learnt) {
         let Some(mix) = self.mixes.get_mut(&learnt.domain) else { return };
         mix.demand = learnt.demand;
+        mix.day = learnt.day;
         mix.credit = learnt.credit.min(mix.config.ready_high);
+        if self.now > 0 {
+            self.pass_time(self.now);
+        }
         self.choose_sizes(learnt.domain);
+    }
+
+    /// Says the time, in seconds since 1970, before [`Book::relieve`] is asked. Returns whether a
+    /// pool that learns from the day has other bytes to keep ready now.
+    pub fn pass_time(&mut self, now: u64) -> bool {
+        self.now = now;
+        let mut changed = false;
+        self.mixes.values_mut().for_each(|mix| changed |= mix.pass(now));
+        changed
     }
 
     /// Learns from a granted loan and the number of ready pages that it took.
     pub(super) fn record_demand(&mut self, domain: Domain, request: &LendRequest, taken: Pages) {
         let left = self.lendable(domain);
+        let now = self.now;
         let Some(mix) = self.mixes.get_mut(&domain) else { return };
         let zeroed = (left + taken).saturating_sub(std::mem::replace(&mut mix.left, left));
         let pages = request.bytes.whole_pages(domain.page_size);
         let ready = mix.config.ready_high;
         mix.demand.record(pages, request.single, zeroed, ready, domain.page_size);
+        if mix.asked.learns.is_some() {
+            mix.day.record(pages, now);
+        }
         mix.is_stale = true;
         let earned = pages.0 + mix.odd;
         mix.odd = earned % CREDIT_PART;
@@ -266,9 +323,36 @@ impl Book {
             if self.mixes[&domain].is_stale {
                 self.choose_sizes(domain);
             }
+            if self.mixes.get_mut(&domain).is_some_and(|mix| std::mem::take(&mut mix.is_lowered)) {
+                effects.extend(self.release_surplus(domain));
+            }
             effects.extend(self.make_room(domain));
         }
         effects
+    }
+
+    /// Gives back ready blocks beyond what is to be ready now, of the sizes that have too many, and
+    /// dirty ones, as none of them is to become ready.
+    fn release_surplus(&mut self, domain: Domain) -> Vec<Effect> {
+        let ready_high = self.mixes.get(&domain).map(|mix| mix.config.ready_high);
+        let coming = self.sum_of(domain, |key| self.coming(key));
+        let Some(mut beyond) = ready_high.and_then(|high| coming.0.checked_sub(high.0)).map(Pages)
+        else {
+            return Vec::new();
+        };
+        let dirty = self.in_state(StateName::Zeroable).filter(|b| b.pool().domain() == domain);
+        let mut spare: Vec<_> = dirty.map(Block::id).collect();
+        for (key, pool) in self.classes(domain) {
+            let surplus = self.coming(key).saturating_sub(pool.config.ready_high);
+            let blocks = surplus.min(beyond).0 / key.pages_per_block.0;
+            let of_size = self.in_state(StateName::Ready).filter(|b| b.pool() == key);
+            let of_size = of_size.take(usize::try_from(blocks).unwrap_or(usize::MAX));
+            for block in of_size {
+                beyond = beyond.saturating_sub(block.pages());
+                spare.push(block.id());
+            }
+        }
+        self.remove_some(Pages(u64::MAX), spare).1
     }
 
     /// The size with the largest shortage: the next to make, given room.
@@ -367,6 +451,10 @@ impl Book {
             zeroable_pages: self.zeroable(key),
             ready_low: mix.config.low(),
             ready_high: mix.config.ready_high,
+            learnt: mix.asked.learns.map(|_| LearntAmount {
+                max_pages: mix.asked.ready_high,
+                known_days: mix.day.known_days(self.now) as u64,
+            }),
             sizes,
             ..all
         })

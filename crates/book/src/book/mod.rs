@@ -98,6 +98,8 @@ pub struct Book {
     next_lease: u64,
     next_job: u64,
     counters: Counters,
+    /// The time, in seconds since 1970, as it was said last.
+    now: u64,
     /// Hits and misses; the other counts of it are sums over blocks.
     lent_so_far: BTreeMap<Domain, Counts>,
 }
@@ -130,6 +132,7 @@ impl Book {
             next_lease: 1,
             next_job: 1,
             counters: Counters::default(),
+            now: 0,
             lent_so_far: BTreeMap::new(),
         };
         for config in pools {
@@ -260,7 +263,7 @@ impl Book {
     pub fn pool_config(&self, key: PoolKey) -> Option<&PoolConfig> {
         let key = self.canonical(key);
         match self.mixes.get(&key.domain()).filter(|_| key.is_mixed()) {
-            Some(mix) => Some(&mix.config),
+            Some(mix) => Some(mix.asked()),
             None => self.pools.get(&key).map(|p| &p.config),
         }
     }
@@ -420,6 +423,7 @@ impl Book {
             kernel_free_pages: kernel.available,
             kernel_reserved_pages: kernel.free.saturating_sub(kernel.available),
             sizes: Vec::new(),
+            learnt: None,
             resize: None,
         }
     }

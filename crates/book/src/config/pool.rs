@@ -9,7 +9,7 @@ use units::{Bytes, Domain, Node, PageSize, Pages, ParseError, PoolKey, as_text};
 use wire::{PoolChange, Recycle};
 
 use super::resize::{Keys, Time};
-use super::{ConfigError, PoolSize, optional_text, reading};
+use super::{ConfigError, PoolSize, Ready, ReadyLearning, optional_text, reading};
 
 /// How much, as people write it: `"16G"` is bytes, a plain number pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct PoolConfig {
     pub ready_low: Option<Pages>,
     /// ... and stop when as many as this are; 0 leaves zeroing to `prezero zero`.
     pub ready_high: Pages,
+    /// From what the amount is learnt, of which `ready_high` is the most then.
+    pub learns: Option<ReadyLearning>,
     /// The most pages the pool may own, lent ones included; default: no bound but the kernel's.
     pub max: Option<Pages>,
     /// Pages that stay free in the kernel's pool.
@@ -110,7 +112,7 @@ struct Written {
     #[serde(with = "as_text")]
     page_size: PageSize,
     /// Bytes wanted ready, in blocks of the requested sizes.
-    ready: Option<Amount>,
+    ready: Option<Ready>,
     pages_per_block: Option<Amount>,
     ready_low: Option<Amount>,
     ready_high: Option<Amount>,
@@ -135,7 +137,7 @@ impl From<PoolConfig> for Written {
         Self {
             node: (!pool.every_node).then_some(pool.node),
             page_size: pool.page_size,
-            ready: (!is_fixed).then_some(high),
+            ready: (!is_fixed).then_some(Ready { amount: high, learns: pool.learns }),
             pages_per_block: is_fixed.then_some(Amount::Pages(pool.pages_per_block)),
             ready_low: pool.ready_low.map(Amount::Pages),
             ready_high: is_fixed.then_some(high),
@@ -160,7 +162,8 @@ impl TryFrom<Written> for PoolConfig {
             let pages = amount.map(|amount| amount.pages(page_size)).transpose();
             pages.map_err(|error| ConfigError::Pages(key, error))
         };
-        let ready = in_pages("ready", ready)?;
+        let learns = ready.and_then(|ready| ready.learns);
+        let ready = in_pages("ready", ready.map(|ready| ready.amount))?;
         let pages_per_block = in_pages("pages_per_block", written.pages_per_block)?;
         let ready_low = in_pages("ready_low", written.ready_low)?;
         let ready_high = in_pages("ready_high", written.ready_high)?;
@@ -185,6 +188,7 @@ impl TryFrom<Written> for PoolConfig {
             pages_per_block: pages_per_block.unwrap_or(default),
             ready_low,
             ready_high: ready.or(ready_high).unwrap_or_default(),
+            learns,
             max: in_pages("max", written.max)?,
             leave_free: in_pages("leave_free", written.leave_free)?.unwrap_or_default(),
             recycle,
@@ -204,6 +208,7 @@ impl PoolConfig {
             pages_per_block: key.pages_per_block,
             ready_low: None,
             ready_high: Pages::ZERO,
+            learns: None,
             max: None,
             leave_free: Pages::ZERO,
             recycle: Recycle::default(),
@@ -359,6 +364,7 @@ mod tests {
             ("page_size=2M,ready=3M", "ready: 3M is not a whole number of 2M pages"),
             ("page_size=2M,ready_high=16Q", "16Q"),
             ("page_size=2M,ready=64G,max=1G", "ready 64G is above max 1G"),
+            ("page_size=2M,ready=day", "`day` is not a size"),
             ("page_size=2M,redy=4G", "`redy` is no key: did you mean `ready`?"),
             ("ready=4G", "`page_size` is missing"),
             ("page_size=2M,recycle=fersh", "did you mean `fresh`?"),

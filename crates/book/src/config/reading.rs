@@ -139,7 +139,8 @@ mod tests {
             ("[[pool]]\nready = 1\n", "line 1: `page_size` is missing"),
             (
                 "[[pool]]\npage_size = \"2M\"\nready = [1]",
-                "line 3: expected a number of pages, or a size as in \"16G\"",
+                "line 3: a list is not a number of pages, a size as in \"16G\", or \
+                 { learn = \"day\", max = \"64G\" }",
             ),
         ] {
             let error = Config::from_toml(text).unwrap_err().to_string();

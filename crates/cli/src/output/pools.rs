@@ -56,6 +56,21 @@ pub(crate) fn resize(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()
     Ok(())
 }
 
+/// How much a pool keeps ready at this time of the day, where it learns that.
+pub(crate) fn learnt(pool: &PoolStatus) -> Option<String> {
+    /// As the policy has it.
+    const NEEDED_DAYS: u64 = 3;
+    let of = pool.learnt?;
+    let size = |pages: Pages| pages.bytes(pool.page_size);
+    let (now, max, days) = (size(pool.ready_high), size(of.max_pages), of.known_days);
+    let (node, page) = (pool.node, pool.page_size);
+    let why = match days < NEEDED_DAYS {
+        true => format!("knows {days} of {NEEDED_DAYS} days of this quarter of an hour"),
+        false => format!("learnt from {}, at most {max}", super::count(days, "day")),
+    };
+    Some(format!("ready, node {node}, {page}: {now} at this time of the day; {why}"))
+}
+
 /// The sizes of blocks that pools have ready and want, where they have several.
 pub(crate) fn sizes(out: &mut dyn Write, pools: &[PoolStatus]) -> io::Result<()> {
     use Align::Right;

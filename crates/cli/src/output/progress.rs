@@ -24,6 +24,17 @@ pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
+/// A bar that counts to `total` loans and says how long the rest will take; hidden without a
+/// terminal.
+pub fn loans(total: u64, what: &'static str) -> ProgressBar {
+    let bar = bytes(total, what);
+    let template = "{msg} [{wide_bar}] {pos} of {len} loans, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
 /// Sizes and rates as all other lines have them.
 fn style() -> Option<ProgressStyle> {
     let template = "{msg} [{wide_bar}] {done} of {all}, {rate}, {eta} left";

@@ -17,7 +17,7 @@ use crate::installed;
 use crate::machine::doctor::{Finding, Severity, examine, hugetlb_limit};
 use crate::machine::ways::{self, Ways};
 use crate::machine::{self, Machine};
-use crate::output::{Form, Record, count, terminal, text};
+use crate::output::{Form, Record, count, pools, terminal, text};
 use crate::shared::Daemon;
 
 /// Look at the service and at this machine: causes, remedies, commands
@@ -79,8 +79,11 @@ fn answering(daemon: &Daemon) -> Vec<Finding> {
             let answers = format!("{version} at {at} with {pools}: {}", status.health);
             let daemon = Finding::new(Severity::Ok, "daemon", answers);
             let limits = limits(&status);
+            let learnt = status.pools.iter().filter_map(pools::learnt);
+            let learnt: Vec<_> =
+                learnt.map(|found| Finding::new(Severity::Ok, "pool", found)).collect();
             let ailing = status.ailments.into_iter().map(ailing);
-            return std::iter::once(daemon).chain(ailing).chain(limits).collect();
+            return std::iter::once(daemon).chain(ailing).chain(limits).chain(learnt).collect();
         }
         Err(error) => error,
     };

@@ -4,6 +4,7 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use linux::Roots;
 use serde::Serialize;
@@ -17,21 +18,26 @@ use crate::shared::Daemon;
 ///
 /// Ready and zeroable pages go back at once, lent ones when they are returned, kept content when
 /// its time is over. Zeroing stops until --end, whatever the thresholds say, also after a restart
-/// of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the kernel's
-/// free pages. Without a daemon this gives back the pages that an earlier one has left, and takes
-/// from the kernel's pools the pages that it added to them (size_max), as root.
+/// of the daemon; a boot of the machine ends it, too. Loans are served meanwhile, from the
+/// kernel's free pages. Without a daemon this gives back the pages that an earlier one has left,
+/// and takes from the kernel's pools the pages that it added to them (size_max), as root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero drain && systemctl stop prezero
   prezero drain                       also when no daemon runs
-  prezero drain --end                 as configured again")]
+  prezero drain --end                 as configured again
+  prezero drain --taint \"$(hostname)\"  and let Kubernetes place no pod here meanwhile")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,
     /// Go on as configured
     #[arg(long)]
     end: bool,
+    /// Taint this node of Kubernetes as prezero.io/drained:NoSchedule, by the kubectl and
+    /// kubeconfig of the caller; with --end remove the taint
+    #[arg(long, value_name = "NODE")]
+    taint: Option<String>,
     /// Without a daemon: the directory of its mounts [default: /run/prezero, if --socket is the
     /// default, too]
     #[arg(long, value_name = "DIR")]
@@ -40,7 +46,14 @@ pub(crate) struct Args {
     form: Form,
 }
 
+/// What keeps pods away.
+const TAINT: &str = "prezero.io/drained";
+
 pub(crate) fn run(args: &Args) -> Outcome {
+    // No pod comes to a node that is being drained, and none before it is filled again.
+    if let Some(node) = args.taint.as_ref().filter(|_| !args.end) {
+        taint(node, &format!("{TAINT}=:NoSchedule"))?;
+    }
     let drained = match client::Client::connect(&args.daemon.socket) {
         Ok(mut client) => client.drain(!args.end)?,
         // The input has ended.
@@ -49,7 +62,25 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Err(error) => return Err(error.into()),
     };
     args.form.print(&DrainReport { end: args.end, drained })?;
+    if let Some(node) = args.taint.as_ref().filter(|_| args.end) {
+        taint(node, &format!("{TAINT}-"))?;
+    }
     Ok(Exit::Done)
+}
+
+fn taint(node: &str, taint: &str) -> Result<(), Failure> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::failed(format!("kubectl taint node {node} {taint}: {why}"))
+    };
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args(["taint", "--overwrite", "node", node, taint]);
+    let output = kubectl.output().map_err(|error| failed(&error))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    // A taint that is gone is what --end is for.
+    if output.status.success() || taint.ends_with('-') && said.contains("not found") {
+        return Ok(());
+    }
+    Err(failed(&said.trim()))
 }
 
 /// The place where the requested daemon has left its pages. Another daemon's socket says nothing

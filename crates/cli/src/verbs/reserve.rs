@@ -10,6 +10,7 @@ use linux::{Roots, hugetlb, numa};
 use serde::Serialize;
 use worker::Stop;
 
+use crate::config_files;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::machine::boot::{self, ReserveProgress};
 use crate::output::{Form, Record, count, note, seconds, terminal};
@@ -48,11 +49,8 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let mut wanted = match &args.config {
         None => Vec::new(),
         Some(path) => {
-            let failed = |error: &dyn std::fmt::Display| {
-                Failure::usage(format!("{}: {error}", path.display()))
-            };
-            let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-            Config::from_toml(&text).map_err(|error| failed(&error))?.reserve
+            let text = config_files::read(path)?;
+            Config::from_toml(&text).map_err(|error| config_files::in_file(path, &error))?.reserve
         }
     };
     wanted.extend(&args.pools);

@@ -2,12 +2,13 @@
 //! `prezero serve`: the daemon.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use book::config::{Config, PoolConfig, Set};
 use tracing_subscriber::filter::LevelFilter;
 use wire::DEFAULT_SOCKET;
 
+use crate::config_files;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{log, note};
 use crate::shared::agent_socket;
@@ -108,21 +109,14 @@ pub(crate) fn run(args: Args) -> Outcome {
 fn config(args: &Args) -> Result<Config, Failure> {
     let text = match &args.config {
         None => String::new(),
-        Some(path) => std::fs::read_to_string(path).map_err(|error| in_file(path, &error))?,
+        // An error in a file names the file; an error in a key names the key.
+        Some(path) => config_files::read(path)?,
     };
-    // An error in the file names the file; an error in a key names the key.
-    if let Some(path) = &args.config {
-        Config::from_toml(&text).map_err(|error| in_file(path, &error))?;
-    }
     let mut config = Config::from_toml_and(&text, &args.set).map_err(Failure::usage)?;
     config.pools.retain(|pool| !args.pools.iter().any(|flag| flag.replaces(pool)));
     config.pools.extend(args.pools.iter().cloned());
     config.check().map_err(Failure::usage)?;
     Ok(config)
-}
-
-fn in_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::usage(format!("{}: {error}", path.display()))
 }
 
 /// The directory that systemd keeps over boots for this service (`StateDirectory=`), the first if

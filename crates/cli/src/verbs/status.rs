@@ -83,6 +83,10 @@ impl Record for StatusReport {
         writeln!(out)?;
         pool_table(out, pools)?;
         pools::sizes(out, pools)?;
+        for line in pools.iter().filter_map(pools::learnt) {
+            writeln!(out)?;
+            text::write(out, &line)?;
+        }
         draining(out, pools)?;
         reserved(out, pools)?;
         pools::resize(out, pools)?;

@@ -2,7 +2,7 @@
 //! The end of loans, and the check which processes still reach lent memory.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use book::Book;
 use book::block::{HeldBy, Reach, Settled, State, StateName};
@@ -11,7 +11,7 @@ use linux::meminfo::MemoryMeter;
 use pins::Opened;
 use units::{BlockId, Bytes, LeaseId, Uid};
 
-use super::{MIN_HELD_PERIOD, Shell, boot_seconds};
+use super::{MIN_HELD_PERIOD, Shell, boot_seconds, since_boot};
 use crate::peers::borrowers::LentFile;
 use crate::storage::store::Returned;
 use crate::storage::unmap_events::WatchedBlocks;
@@ -164,7 +164,11 @@ impl Shell {
         }
         self.loans.forget(lease, blocks);
         self.observed.unbacked.forget(blocks);
-        self.peers.borrowers.remove(lease);
+        if let Some(lifetime) = self.peers.borrowers.remove(lease, since_boot()) {
+            let lent = blocks.iter().filter_map(|block| self.book.block(*block));
+            let bytes: u64 = lent.map(|block| block.pages().bytes(block.pool().page_size).0).sum();
+            self.metrics.ended(Bytes(bytes), lifetime);
+        }
         let borrower = self.borrower_of(blocks);
         if let Some(forget) = self.leases.remove(lease) {
             self.store.user_queues().submit(borrower, forget);
@@ -305,6 +309,10 @@ impl Shell {
     pub(crate) fn relieve(&mut self) {
         if self.drain_mode.is_on() {
             self.release_all();
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if self.book.pass_time(now.as_secs()) {
+            self.changes.wake();
         }
         self.apply(Book::relieve);
     }

@@ -107,7 +107,7 @@ pub(crate) async fn lend(
     match &lent {
         HeldLoan::Descriptors(handover) => metrics.granted(&handover.loan, begin.elapsed()),
         HeldLoan::Named { held, ready, kept } => {
-            metrics.granted_of(*kept, *ready, held.pages, begin.elapsed());
+            metrics.granted_of(*kept, *ready, (held.pages, held.page_size), begin.elapsed());
         }
         HeldLoan::Found(_) => {}
     }

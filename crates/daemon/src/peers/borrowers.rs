@@ -61,8 +61,9 @@ impl Borrowers {
         self.of.insert(lease, Borrower { pid, since });
     }
 
-    pub(crate) fn remove(&mut self, lease: LeaseId) {
-        self.of.remove(&lease);
+    /// Forgets a loan that ends `now`. Returns for how long it was lent, if that is known.
+    pub(crate) fn remove(&mut self, lease: LeaseId, now: Duration) -> Option<Duration> {
+        Some(now.saturating_sub(self.of.remove(&lease)?.since))
     }
 
     /// The process that asked for a loan.
@@ -167,7 +168,9 @@ mod tests {
         };
         assert_eq!(reported(&borrowers), [(Some(7), Some(21)), (None, Some(1)), (None, None)]);
         assert_eq!([1, 2].map(|id| borrowers.pid(LeaseId(id))), [Some(7), None]);
-        borrowers.remove(LeaseId(1));
+        let at = Duration::from_secs(31);
+        assert_eq!(borrowers.remove(LeaseId(1), at), Some(Duration::from_secs(21)));
+        assert_eq!(borrowers.remove(LeaseId(1), at), None);
         assert_eq!(borrowers.pid(LeaseId(1)), None);
         assert_eq!(reported(&borrowers)[0], (None, None));
     }

@@ -1,40 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `prezero plan`: the simulation of [`plan`], run for each combination of the lists that
-//! the command line has, each on a thread of its own.
+//! the command line has, on as many threads as there are CPUs.
 //!
-//! [`report`] makes a table, JSON or a page of the runs, and one sentence of advice.
+//! Without a list of amounts it searches for the least that is enough, and shows that one. [`runs`]
+//! does both, and [`report`] makes a table, JSON or a page of them, and one sentence of advice.
 
 mod report;
+mod runs;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ::plan::{Ask, Fleet, Format, NodeKind, Placement, Shape, fleet, generate, trace};
+use ::plan::{Ask, Fleet, Format, NodeKind, Placement, ReadyPolicy, Shape, fleet, generate, trace};
+use clap::ValueEnum as _;
 use cli::exit::{Exit, Failure, Outcome};
 use cli::output::{self, Form};
 use units::{Bytes, PageSize, Pages};
 use worker::Stop;
-use worker::context::allowed_cpus;
 
-use self::report::{Cell, PlanReport};
+use self::report::PlanReport;
 
 /// Say how much memory to keep ready, by simulating the daemon over a trace of loans
 ///
 /// Every node runs the daemon's own code for decisions: which loans are granted, which block is
-/// zeroed next, when workers run. A run is made for each combination of the lists below; the answer
-/// is a table and one sentence. Changes nothing and needs no daemon. Measure --rate and
-/// --fault-rate with `prezero bench populate` on the machine that is planned for: the defaults are
-/// those of one core of a Skylake.
+/// zeroed next, when workers run. It searches for the least amount that is enough; --matrix and
+/// lists show all of it. Ctrl-C ends it with the results until then. Changes nothing and needs no
+/// daemon. Measure --rate and --fault-rate with `prezero bench populate` on the machine that is
+/// planned for: the defaults are those of one core of a Skylake.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   prezero plan --nodes 60 --memory 128G
+  prezero plan --nodes 60 --matrix
+  prezero plan --trace jobs.gz --format sacct --nodes 8 --policy constant,day,oracle
   prezero plan --trace loans.csv --nodes 1 --ready-high 8G,16G,32G --placement packed
   prezero watch --json > day.json; prezero plan --trace day.json --format watch --nodes 1
   prezero plan --seed 7 --write-trace loans.csv --report plan.html")]
 pub(crate) struct Args {
-    /// The loans: CSV with the heading `arrival,size,lifetime[,node]` (default: from --seed)
+    /// The loans: CSV with the heading `arrival,size,lifetime[,node]`, or what --format says, plain
+    /// or as gzip makes it (default: from --seed)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How the trace is written
@@ -62,12 +65,20 @@ pub(crate) struct Args {
     /// Whether a loan must be one file, as virtual machines want it
     #[arg(long)]
     single: bool,
-    /// Clear returned blocks where they lie
+    /// Give returned blocks back to the kernel, as `recycle = "fresh"` and machines do that hide
+    /// pins; otherwise they are cleared where they lie
     #[arg(long)]
-    in_place: bool,
-    /// How much to keep ready on each node (default: a sixteenth of its memory to all of it)
+    fresh: bool,
+    /// How much to keep ready on each node (default: the least that is enough, of seven from a
+    /// sixteenth of its memory to all of it)
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     ready_high: Vec<Bytes>,
+    /// Show every combination: all seven amounts, all placements
+    #[arg(long)]
+    matrix: bool,
+    /// How the amount to keep ready depends on the time
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ReadyPolicy::Constant])]
+    policy: Vec<ReadyPolicy>,
     /// Below how many percent of that workers start; the daemon's default is all of it
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "100",
           requires = "block", value_parser = clap::value_parser!(u8).range(0..=100))]
@@ -76,9 +87,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..))]
     workers: Vec<u32>,
-    /// Which node a loan goes to
-    #[arg(long, value_enum, value_delimiter = ',',
-          default_values_t = [Placement::Packed, Placement::Spread, Placement::ReadyFirst])]
+    /// Which node a loan goes to (default: packed; with --matrix all three)
+    #[arg(long, value_enum, value_delimiter = ',')]
     placement: Vec<Placement>,
     /// Seconds until the placement knows of a change of ready pages
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
@@ -86,7 +96,7 @@ pub(crate) struct Args {
     /// Bytes a second that one worker zeroes by allocating
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     rate: Bytes,
-    /// ... and in place (default: twice that)
+    /// ... and by clearing in place (default: twice that)
     #[arg(long, value_name = "SIZE")]
     rate_in_place: Option<Bytes>,
     /// Bytes a second that a borrower's own faults zero
@@ -154,15 +164,18 @@ fn count(text: &str) -> Result<usize, String> {
 
 pub(crate) fn run(args: &Args) -> Outcome {
     let stop = Stop::on_signals()?;
-    let asks = loans(args)?;
+    let mut asks = loans(args)?;
     if let Some(path) = &args.write_trace {
         let wrong =
             |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
         let file = std::fs::File::create(path).map_err(|error| wrong(&error))?;
         trace::write(&asks, std::io::BufWriter::new(file)).map_err(|error| wrong(&error))?;
     }
-    let fleets = fleets(args)?;
-    let cells = all(&fleets, &asks, &stop)?;
+    let tasks = tasks(args)?;
+    if args.policy.contains(&ReadyPolicy::Oracle) && args.nodes > 1 {
+        fix_nodes(&mut asks, &tasks)?;
+    }
+    let cells = runs::all(&tasks, &asks, f64::from(args.want) / 100.0, &stop)?;
     let report = PlanReport::new(
         &asks,
         args.nodes,
@@ -177,7 +190,21 @@ pub(crate) fn run(args: &Args) -> Outcome {
             .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     args.form.print(&report)?;
-    Ok(Exit::Done)
+    Ok(if report.is_complete() { Exit::Done } else { Exit::after(&stop) })
+}
+
+/// Has every loan go to the node of one run with all memory ready. The oracle has to know where
+/// loans will go, and policies are compared on the same loans of each node then.
+fn fix_nodes(asks: &mut [Ask], tasks: &[Vec<Fleet>]) -> Result<(), Failure> {
+    let Some(first) = tasks.iter().flatten().next() else { return Ok(()) };
+    let (ready_high, policy) = (first.kind.memory, ReadyPolicy::Constant);
+    let kind = NodeKind { ready_high, ready_low: ready_high, policy, ..first.kind };
+    let placed = fleet::run(&Fleet { kind, ..*first }, asks).map_err(Failure::usage)?.placed;
+    output::note("loans stay on the nodes of a first run, so that the oracle can know them");
+    for (ask, node) in asks.iter_mut().zip(placed) {
+        ask.node = ask.node.or(node);
+    }
+    Ok(())
 }
 
 /// The loans, in whole pages and at their speed.
@@ -232,8 +259,9 @@ fn shape(args: &Args) -> Shape {
     shape
 }
 
-/// Every combination of the lists.
-fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
+/// One task for each combination of the lists: a run, or the runs of a search, the least amount
+/// first.
+fn tasks(args: &Args) -> Result<Vec<Vec<Fleet>>, Failure> {
     let pages_per_block = match args.block {
         Some(block) => args.page_size.pages_in(block).map_err(Failure::usage)?.max(Pages(1)),
         None => Pages::ZERO,
@@ -244,81 +272,59 @@ fn fleets(args: &Args) -> Result<Vec<Fleet>, Failure> {
     if args.rate.0 == 0 || args.fault_rate.0 == 0 {
         return Err(Failure::usage("--rate and --fault-rate must be more than 0"));
     }
-    let highs = if args.ready_high.is_empty() {
-        [1, 2, 4, 6, 8, 12, 16].map(|part| Bytes(args.memory.0 / 16 * part)).to_vec()
-    } else {
-        args.ready_high.clone()
+    if args.block.is_some() && args.policy.contains(&ReadyPolicy::Day) {
+        return Err(Failure::usage("--policy day is for pools that learn: leave --block out"));
+    }
+    let all = [1, 2, 4, 6, 8, 12, 16].map(|part| Bytes(args.memory.0 / 16 * part));
+    let highs = if args.ready_high.is_empty() { &all[..] } else { &args.ready_high };
+    if let Some(ready_high) = highs.iter().find(|high| **high > args.memory) {
+        let memory = args.memory;
+        let text = format!("--ready-high {ready_high} is more than a node has: {memory}");
+        return Err(Failure::usage(text));
+    }
+    // Of one node every placement is the same.
+    let placements = match args.placement.as_slice() {
+        [] if args.matrix && args.nodes > 1 => Placement::value_variants(),
+        [] => &[Placement::Packed],
+        some => some,
     };
-    let mut fleets = Vec::new();
-    for ready_high in highs {
-        if ready_high > args.memory {
-            let memory = args.memory;
-            let text = format!("--ready-high {ready_high} is more than a node has: {memory}");
-            return Err(Failure::usage(text));
-        }
-        for percent in &args.ready_low {
-            for workers in &args.workers {
-                for placement in &args.placement {
-                    let whole = |bytes: Bytes| bytes.whole_pages(args.page_size);
-                    let ready_high = whole(ready_high).bytes(args.page_size);
-                    let low = Bytes(
-                        ready_high.0 / 100 * u64::from(*percent)
-                            + ready_high.0 % 100 * u64::from(*percent) / 100,
-                    );
-                    let kind = NodeKind {
-                        page_size: args.page_size,
-                        memory: args.memory,
-                        pages_per_block,
-                        ready_low: whole(low).bytes(args.page_size),
-                        ready_high,
-                        workers: *workers,
-                        rate: per_second(args.rate),
-                        rate_in_place: args
-                            .rate_in_place
-                            .map_or(2.0 * per_second(args.rate), per_second),
-                        in_place: args.in_place,
-                        single: args.single,
-                    };
-                    fleets.push(Fleet {
-                        kind,
-                        nodes: args.nodes,
-                        placement: *placement,
-                        delay: args.delay,
-                        fault_rate: per_second(args.fault_rate),
-                    });
+    let whole = |bytes: Bytes| bytes.whole_pages(args.page_size).bytes(args.page_size);
+    let of = |high: Bytes, percent: u8, workers, policy, placement| {
+        let ready_high = whole(high);
+        let percent = u64::from(percent);
+        let low = ready_high.0 / 100 * percent + ready_high.0 % 100 * percent / 100;
+        let kind = NodeKind {
+            page_size: args.page_size,
+            memory: args.memory,
+            pages_per_block,
+            ready_low: whole(Bytes(low)),
+            ready_high,
+            workers,
+            rate: per_second(args.rate),
+            rate_in_place: args.rate_in_place.map_or(2.0 * per_second(args.rate), per_second),
+            in_place: !args.fresh,
+            single: args.single,
+            policy,
+        };
+        let (delay, fault_rate) = (args.delay, per_second(args.fault_rate));
+        Fleet { kind, nodes: args.nodes, placement, delay, fault_rate }
+    };
+    let searches = args.ready_high.is_empty() && !args.matrix;
+    let mut tasks = Vec::new();
+    for percent in &args.ready_low {
+        for workers in &args.workers {
+            for policy in &args.policy {
+                for placement in placements {
+                    let of = |high: &Bytes| of(*high, *percent, *workers, *policy, *placement);
+                    match searches {
+                        true => tasks.push(highs.iter().map(of).collect()),
+                        false => tasks.extend(highs.iter().map(|high| vec![of(high)])),
+                    }
                 }
             }
         }
     }
-    Ok(fleets)
-}
-
-/// Every run, on as many threads as there are CPUs, in the order of `fleets`.
-fn all(fleets: &[Fleet], asks: &[Ask], stop: &Stop) -> Result<Vec<Cell>, Failure> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while !stop.is_set()
-            && let at = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(fleet) = fleets.get(at)
-        {
-            if output::is_watched() {
-                output::note(&format!("run {} of {}", at + 1, fleets.len()));
-            }
-            let outcome = fleet::run(fleet, asks).map_err(Failure::usage);
-            let cell = outcome.map(|outcome| Cell::new(fleet, outcome));
-            done.lock().expect("no thread panics with it").push((at, cell));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..allowed_cpus().clamp(1, fleets.len().max(1)) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    if stop.is_set() {
-        return Err(Failure::stopped(stop));
-    }
-    let mut done = done.into_inner().expect("every thread has ended");
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, cell)| cell).collect()
+    // The amounts of one table stand together.
+    tasks.sort_by_key(|runs: &Vec<Fleet>| runs.first().map(|run| run.kind.ready_high));
+    Ok(tasks)
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What came out of every run, and what follows from it.
 
+use std::cmp::Ordering;
 use std::error::Error;
 use std::io::{self, Write};
 
-use ::plan::{Ask, Fleet, Outcome, PeakDemand, seconds};
+use ::plan::{Ask, Fleet, Outcome, PeakDemand, ReadyPolicy, seconds};
 use cli::output::Record;
 use serde::Serialize;
 use units::{Bytes, PageSize};
@@ -19,7 +20,10 @@ pub(super) struct Cell {
     ready_low_bytes: u64,
     workers: u32,
     placement: &'static str,
+    policy: ReadyPolicy,
+    /// Of the trace, until the run ended.
     loans: usize,
+    is_complete: bool,
     refused: usize,
     /// The share of lent bytes that were ready.
     hit_rate: f64,
@@ -50,7 +54,9 @@ impl Cell {
             ready_low_bytes: fleet.kind.ready_low.0,
             workers: fleet.kind.workers,
             placement: fleet.placement.name(),
+            policy: fleet.kind.policy,
             loans: outcome.loans,
+            is_complete: outcome.is_complete,
             refused: outcome.refused,
             hit_rate: outcome.hit_rate(),
             added_p50_seconds: added(0.5),
@@ -65,16 +71,26 @@ impl Cell {
     fn settings(&self) -> String {
         let (high, low) = (Bytes(self.ready_high_bytes), Bytes(self.ready_low_bytes));
         let workers = cli::output::count(u64::from(self.workers), "worker");
-        format!(
-            "keep {high} ready per node (ready_low {low}), with {workers} each and loans placed {}",
-            self.placement
-        )
+        let low = if low == high { String::new() } else { format!(" (ready_low {low})") };
+        let keep = match self.policy {
+            ReadyPolicy::Constant => format!("keep {high} ready per node{low}"),
+            ReadyPolicy::Day => {
+                format!("learn from the day, and keep at most {high} ready per node")
+            }
+            ReadyPolicy::Oracle => {
+                format!("know the future, and keep at most {high} ready per node")
+            }
+        };
+        format!("{keep}, with {workers} each and loans placed {}", self.placement)
     }
 
     /// The tables of prezero.toml.
     fn config(&self, page: PageSize, block: Option<Bytes>) -> String {
         let (low, high) = (Bytes(self.ready_low_bytes), Bytes(self.ready_high_bytes));
         let blocks = match block {
+            None if self.policy == ReadyPolicy::Day => {
+                format!("ready = {{ learn = \"day\", max = \"{high}\" }}\n")
+            }
             // Learnt from the loans.
             None => format!("ready = \"{high}\"\n"),
             Some(block) => format!(
@@ -123,6 +139,8 @@ pub(super) struct PlanReport {
     advice: String,
     /// The recommended setting as prezero.toml has it.
     config: Option<String>,
+    /// Whether every run has played the whole trace.
+    complete: bool,
 }
 
 impl PlanReport {
@@ -136,13 +154,15 @@ impl PlanReport {
     ) -> Self {
         let mut sizes: Vec<_> = asks.iter().map(|ask| ask.bytes.0).collect();
         sizes.sort_unstable();
-        let small = too_small(asks, nodes, node, &runs);
+        let complete = runs.iter().all(|run| run.is_complete);
+        let no_advice =
+            if complete { too_small(asks, nodes, node, &runs) } else { ended(&runs, asks) };
         // A fleet that is too small has no setting to write down.
-        let config = match small {
+        let config = match no_advice {
             Some(_) => None,
             None => chosen(&runs, want).map(|(run, _)| run.config(page, block)),
         };
-        let advice = small.unwrap_or_else(|| advice(&runs, want));
+        let advice = no_advice.unwrap_or_else(|| advice(&runs, want));
         Self {
             loans: asks.len(),
             seconds: asks.last().map_or(0.0, |ask| ask.arrival),
@@ -154,14 +174,20 @@ impl PlanReport {
             runs,
             advice,
             config,
+            complete,
         }
+    }
+
+    /// Whether every run has played the whole trace.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
     }
 
     fn heading(&self) -> String {
         format!(
-            "{} loans in {} s, {} GiB in all, half of them {} GiB or more; {} nodes with {} of huge pages each",
+            "{} loans in {}, {} GiB in all, half of them {} GiB or more; {} nodes with {} of huge pages each",
             self.loans,
-            short(self.seconds),
+            span(self.seconds),
             short(gib(self.bytes)),
             short(gib(self.median_bytes)),
             self.nodes,
@@ -180,33 +206,39 @@ impl PlanReport {
              themselves. Withheld: what was ready and lent to nobody, of all nodes, on average."
                 .to_owned(),
         );
+        let has_policies = self.runs.iter().any(|run| run.policy != ReadyPolicy::Constant);
         for run in &self.runs {
             let low = 100.0 * gib(run.ready_low_bytes) / gib(run.ready_high_bytes.max(1));
             #[expect(clippy::cast_precision_loss, reason = "figures of three digits")]
             let refused = run.refused as f64;
+            let mut labels = vec![
+                ("ready_high", Bytes(run.ready_high_bytes).to_string()),
+                ("ready_low", format!("{low:.0} %")),
+                ("workers", run.workers.to_string()),
+                ("placement", run.placement.to_owned()),
+            ];
+            if has_policies {
+                labels.push(("policy", run.policy.name().to_owned()));
+            }
+            if !self.complete {
+                labels.push(("loans", run.loans.to_string()));
+            }
             part.rows.push(
-                Row::new(vec![
-                    ("ready_high", Bytes(run.ready_high_bytes).to_string()),
-                    ("ready_low", format!("{low:.0} %")),
-                    ("workers", run.workers.to_string()),
-                    ("placement", run.placement.to_owned()),
-                ])
-                .with("hit", "%", &[run.hit_rate * 100.0])
-                .with("added p50", "s", &[run.added_p50_seconds])
-                .with("p95", "s", &[run.added_p95_seconds])
-                .with("p99", "s", &[run.added_p99_seconds])
-                .with("refused", "loans", &[refused])
-                .with("zeroing CPU", "s", &[run.zeroing_cpu_seconds])
-                .with("fault CPU", "s", &[run.fault_cpu_seconds])
-                .with(
-                    "withheld",
-                    "GiB",
-                    &[run.withheld_bytes / f64::from(1 << 30)],
-                ),
+                Row::new(labels)
+                    .with("hit", "%", &[run.hit_rate * 100.0])
+                    .with("added p50", "s", &[run.added_p50_seconds])
+                    .with("p95", "s", &[run.added_p95_seconds])
+                    .with("p99", "s", &[run.added_p99_seconds])
+                    .with("refused", "loans", &[refused])
+                    .with("zeroing CPU", "s", &[run.zeroing_cpu_seconds])
+                    .with("fault CPU", "s", &[run.fault_cpu_seconds])
+                    .with("withheld", "GiB", &[run.withheld_bytes / f64::from(1 << 30)]),
             );
         }
         let several = |key: &str| part.rows.iter().any(|r| r.label(key) != part.rows[0].label(key));
+        let several_policies = has_policies && several("policy");
         let by: &'static [&'static str] = match (several("workers"), several("ready_low")) {
+            (false, false) if several_policies => &["placement", "policy"],
             (false, false) => &["placement"],
             (true, false) => &["placement", "workers"],
             (false, true) => &["placement", "ready_low"],
@@ -251,6 +283,24 @@ impl Record for PlanReport {
 /// Loans without room at which no setting of a pool is worth a recommendation, in percent.
 const MAX_REFUSED_PERCENT: usize = 1;
 
+/// A time as people say it: seconds up to an hour, then hours, then days.
+fn span(seconds: f64) -> String {
+    match seconds {
+        ..3600.0 => format!("{} s", short(seconds)),
+        ..172_800.0 => format!("{} hours", short(seconds / 3600.0)),
+        _ => format!("{} days", short(seconds / 86_400.0)),
+    }
+}
+
+/// Says so where runs were ended early.
+fn ended(runs: &[Cell], asks: &[Ask]) -> Option<String> {
+    let least = runs.iter().map(|run| run.loans).min()?;
+    let all = asks.len();
+    Some(format!(
+        "ended early: the rows are of their first loans, {least} of {all} in the shortest one"
+    ))
+}
+
 /// Says so where the machines are too small or too few for the trace, however their pools are set.
 fn too_small(asks: &[Ask], nodes: usize, node: Bytes, runs: &[Cell]) -> Option<String> {
     let least = runs.iter().min_by_key(|run| run.refused)?;
@@ -279,18 +329,23 @@ fn advice(runs: &[Cell], want: u8) -> String {
             best.settings(),
             best.comes_to()
         ),
-        None => "nothing was run".to_owned(),
+        None => "the oracle knows the future, and no daemon does: name another --policy".to_owned(),
     }
 }
 
 /// That run, or the one with most ready if none reaches the share, and whether it does.
 fn chosen(runs: &[Cell], want: u8) -> Option<(&Cell, bool)> {
-    let enough = runs.iter().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
+    // No daemon knows the future.
+    let possible = || runs.iter().filter(|run| run.policy != ReadyPolicy::Oracle);
+    let enough = possible().filter(|run| run.hit_rate * 100.0 >= f64::from(want));
     let least = enough.min_by(|a, b| {
         let by_cost = (a.ready_high_bytes, a.workers).cmp(&(b.ready_high_bytes, b.workers));
+        let by_policy =
+            (a.policy != b.policy).then(|| a.withheld_bytes.total_cmp(&b.withheld_bytes));
+        let by_cost = by_cost.then(by_policy.unwrap_or(Ordering::Equal));
         by_cost.then(a.refused.cmp(&b.refused)).then(b.hit_rate.total_cmp(&a.hit_rate))
     });
-    let most = || runs.iter().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate));
+    let most = || possible().max_by(|a, b| a.hit_rate.total_cmp(&b.hit_rate));
     least.map(|run| (run, true)).or_else(|| Some((most()?, false)))
 }
 
@@ -309,7 +364,9 @@ mod tests {
             ready_low_bytes: high << 29,
             workers: 1,
             placement,
+            policy: ReadyPolicy::Constant,
             loans: 10,
+            is_complete: true,
             refused: 0,
             hit_rate,
             added_p50_seconds: 0.0,
@@ -351,6 +408,62 @@ mod tests {
         let config = book::config::Config::from_toml(config).unwrap();
         assert_eq!((config.workers.max, config.pools.len()), (1, 1));
         assert!(text.ends_with("ready_low = \"32G\"\nready_high = \"64G\"\n"), "{text}");
+    }
+
+    // Promise P387 (operator): `prezero plan` advises the table of the policy that it tried, and no
+    // daemon to be the oracle.
+    #[test]
+    fn learnt_day_is_advised_with_its_table_and_the_oracle_is_not() {
+        let policy = |policy, withheld_bytes| Cell {
+            policy,
+            withheld_bytes,
+            ready_low_bytes: 64 << 30,
+            ..cell(64, "packed", 0.99)
+        };
+        let runs = vec![
+            policy(ReadyPolicy::Oracle, 1e9),
+            policy(ReadyPolicy::Constant, 9e9),
+            policy(ReadyPolicy::Day, 5e9),
+        ];
+        let ask = Ask { arrival: 0.0, bytes: Bytes(8 << 30), lifetime: 1.0, node: None };
+        let shape = (PageSize::MIB_2, None);
+        let of = |runs| PlanReport::new(&[ask], 1, Bytes(128 << 30), 95, shape, runs);
+        let report = of(runs.clone());
+        assert!(
+            report.advice.starts_with("learn from the day, and keep at most 64G ready per node, ")
+        );
+        let config = book::config::Config::from_toml(&report.config.unwrap()).unwrap();
+        assert_eq!(config.pools[0].learns, Some(book::config::ReadyLearning::Day));
+        let mut out = Vec::new();
+        of(runs[..2].to_vec()).human(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("oracle") && text.ends_with("ready = \"64G\"\n"), "{text}");
+        let report = of(runs[..1].to_vec());
+        assert!(report.config.is_none() && report.advice.contains("no daemon does"));
+    }
+
+    // Promise P388 (operator): A plan that is ended early prints the rows that it has played, says
+    // how many loans they have, and advises nothing.
+    #[test]
+    fn plan_that_is_ended_early_has_rows_and_no_advice() {
+        let asks: Vec<_> = (0..100)
+            .map(|at| Ask { arrival: f64::from(at), bytes: Bytes(1), lifetime: 1.0, node: None })
+            .collect();
+        let cut = Cell { loans: 40, is_complete: false, ..cell(64, "packed", 0.99) };
+        let runs = vec![cell(32, "packed", 0.99), cut];
+        let report = PlanReport::new(&asks, 4, Bytes(128 << 30), 95, SHAPE, runs);
+        assert!(!report.is_complete() && report.config.is_none());
+        let mut out = Vec::new();
+        report.human(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("ended early") && text.contains("10 of 100"), "{text}");
+        assert_eq!(text.matches("packed").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn spans_are_said_as_people_say_them() {
+        let said = [59.0, 7200.0, 864_000.0].map(span);
+        assert_eq!(said, ["59.0 s", "2.00 hours", "10.0 days"]);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) fn swf(text: impl BufRead) -> Result<Vec<Ask>, String> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates at both")]
-fn whole(number: f64) -> u64 {
+pub(super) fn whole(number: f64) -> u64 {
     number.round() as u64
 }
 

@@ -90,7 +90,9 @@ pub(super) fn merged(
     let mut merged: BTreeMap<PoolKey, PoolConfig> = BTreeMap::new();
     for pool in pools {
         pool.check()?;
-        let pool = PoolConfig { pages_per_block: Pages(1), recycle: Recycle::Fresh, ..pool };
+        // Pages that are ready stay free for all: there is nothing to save by a lower amount.
+        let (learns, recycle) = (None, Recycle::Fresh);
+        let pool = PoolConfig { pages_per_block: Pages(1), learns, recycle, ..pool };
         match merged.get_mut(&pool.key()) {
             None => {
                 merged.insert(pool.key(), pool);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools of several sizes of blocks: the reports about them, and the order in which sizes make room
-//! for others.
+//! Pools of several sizes of blocks: the reports about them, and the order in which sizes make
+//! room for others.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::block::{Block, HeldBy};
 use crate::book::Learnt;
-use crate::config::{ConfigError, Recycle};
-use crate::policy::Demand;
+use crate::config::{ConfigError, ReadyLearning, Recycle};
+use crate::policy::{DayDemand, Demand};
 
 const HERE: Domain = Domain { node: Node(0), page_size: PAGE };
 const READY: Pages = Pages(16);
@@ -28,7 +28,7 @@ fn loans_of(pages: u64) -> Demand {
 }
 
 fn learn(book: &mut Book, credit: Pages, demand: Demand) {
-    book.learn(Learnt { domain: HERE, credit, demand });
+    book.learn(Learnt { domain: HERE, credit, demand, day: DayDemand::default() });
 }
 
 /// Makes blocks of all that is free and wanted.
@@ -329,4 +329,77 @@ fn ready_pages_are_cut_off_on_credit_alone_if_others_are_free() {
         let had: Pages = loan.parts.iter().map(|part| part.ready).sum();
         assert_eq!(had, Pages(ready), "credit {credit} beside {free}");
     }
+}
+
+// Promise P383 (work): A pool that learns the day has more ready in a busy quarter of an hour
+// than in a quiet one, gives the rest back to the kernel, and knows both after a restart.
+#[test]
+fn amount_that_is_learnt_follows_the_time_of_the_day() {
+    const DAY: u64 = 86_400;
+    const NOON: u64 = 12 * 3600;
+    /// Until enough loans were compared.
+    const DAYS: u64 = 6;
+    let learning = || PoolConfig { learns: Some(ReadyLearning::Day), ..mixed() };
+    let mut book = super::book([learning()]);
+    book.has_free(Node(0), PAGE, Pages(64));
+    for day in 0..DAYS {
+        for time in (0..DAY).step_by(900) {
+            book.pass_time(day * DAY + time);
+            book.relieve();
+            fill(&mut book);
+            let now = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("it");
+            // Two days are compared, and sixteen loans are enough.
+            if day < 4 {
+                assert_eq!(now.ready_high, READY, "{day} {time}");
+                // Sizes that were learnt anew may be in each other's way for a moment.
+                assert!(now.ready_pages > Pages(READY.0 / 2), "{day} {time}: {}", now.ready_pages);
+            }
+            if time == NOON {
+                let loans: Vec<_> = (0..12).map(|_| lend(&mut book, &ask(1)).0).collect();
+                loans.iter().for_each(|loan| bring_back(&mut book, loan, 0));
+            }
+        }
+    }
+    let level = |book: &mut Book, time| {
+        book.pass_time(DAYS * DAY + time);
+        book.relieve();
+        fill(book);
+        let now = book.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("it");
+        // All other pages are the kernel's, dirty ones too.
+        let owned: Pages = StateName::ALL
+            .into_iter()
+            .map(|state| book.in_state(state).map(Block::pages).sum::<Pages>())
+            .sum();
+        let most = now.ready_high + Pages(4);
+        assert!(owned <= most, "{owned} at {time}, of {}", now.ready_high);
+        assert_eq!(now.learnt.map(|of| (of.max_pages, of.known_days)), Some((READY, DAYS)));
+        now.ready_high.0
+    };
+    assert_eq!(level(&mut book, NOON - 1800), 1);
+    assert_eq!(level(&mut book, NOON - 60), 12);
+    assert_eq!(level(&mut book, NOON + 900), 1);
+    let learnt = book.learnt().next().expect("of the one pool");
+    let text = serde_json::to_string(&learnt).expect("a record");
+    let mut next = super::book([learning()]);
+    next.has_free(Node(0), PAGE, Pages(64));
+    next.learn(serde_json::from_str(&text).expect("the same"));
+    assert_eq!(level(&mut next, NOON), 12);
+    assert_eq!(next.pool_config(PoolKey::mixed(HERE)), Some(&learning()), "as the operator has it");
+    // A constant amount again.
+    next.configure(mixed()).expect("it is good");
+    fill(&mut next);
+    next.pass_time(DAYS * DAY + NOON + 900);
+    let now = next.pool_status(PoolKey::mixed(HERE), &Counts::default()).expect("it");
+    assert_eq!((now.ready_high, now.learnt), (READY, None));
+}
+
+#[test]
+fn record_without_days_is_taken_over() {
+    let old = r#"{"domain":{"node":0,"page_size":2097152},"credit":1,"demand":DEMAND}"#;
+    let demand = serde_json::to_string(&loans_of(4)).expect("a record");
+    let domain = serde_json::to_string(&HERE).expect("a domain");
+    let text = old.replace("DEMAND", &demand);
+    let text = text.replace(r#"{"node":0,"page_size":2097152}"#, &domain);
+    let learnt: Learnt = serde_json::from_str(&text).expect("of an earlier version");
+    assert_eq!(learnt.day, DayDemand::default());
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::ops::MIN_HELD_PERIOD;
+use crate::peers::metrics::OwnProcess;
 
 /// The blocks with a description that went: the kernel reports it a moment later.
 fn closed(bed: &Bed) -> Vec<BlockId> {
@@ -148,6 +149,10 @@ fn ended_loan_leaves_nothing() {
     assert_eq!(shell.peers.borrowers.pid(lease), None);
     assert!(shell.loans.filling().next().is_none());
     assert_eq!(shell.observed.unbacked.waiting(HERE), Pages::ZERO);
+    let status = shell.status();
+    let text = shell.metrics.text(&status, Duration::ZERO, OwnProcess::default());
+    let ended = "prezero_loan_seconds_count{up_to=\"64M\"} 1\n";
+    assert!(text.contains(ended), "{text}");
     shell.record_borrower(lease, Some(1));
     assert_eq!(shell.peers.borrowers.pid(lease), None, "it has ended");
     shell.store.user_queues().wait(WAIT_TIMEOUT);

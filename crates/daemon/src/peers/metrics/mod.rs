@@ -21,9 +21,9 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use units::{Bytes, Pages};
+use units::{Bytes, PageSize, Pages};
 use wire::Status;
 
 use table::{Metric, MetricSource, TABLE};
@@ -33,6 +33,27 @@ use table::{Metric, MetricSource, TABLE};
 const LEND_BUCKETS: [f64; 16] = [
     25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
     2.5,
+];
+/// The first bucket bound of loans' sizes, in bytes. Each further one is twice as large, to 1 TiB.
+const MIN_SIZE_BUCKET: f64 = (2 << 20) as f64;
+const SIZE_BUCKETS: u16 = 20;
+/// Bucket bounds of loans' lifetimes: from probes of a tenth of a second to guests of a month.
+const LIFETIME_BUCKETS: [f64; 15] = [
+    0.1,
+    1.0,
+    5.0,
+    15.0,
+    60.0,
+    300.0,
+    900.0,
+    3600.0,
+    7200.0,
+    14_400.0,
+    43_200.0,
+    86_400.0,
+    259_200.0,
+    604_800.0,
+    2_592_000.0,
 ];
 
 /// The values of a label that has a fixed choice of them.
@@ -81,6 +102,30 @@ words! {
     }
 }
 
+words! {
+    /// The sizes of loans with lifetimes that are counted together: up to that size, and above the
+    /// class before.
+    SizeClass {
+        Small = "64M",
+        Medium = "1G",
+        Large = "16G",
+        Huge = "256G",
+        More = "more",
+    }
+}
+
+impl SizeClass {
+    fn new(bytes: Bytes) -> Self {
+        match bytes.0.div_ceil(1 << 20) {
+            ..=64 => Self::Small,
+            65..=0x400 => Self::Medium,
+            0x401..=0x4000 => Self::Large,
+            0x4001..=0x4_0000 => Self::Huge,
+            _ => Self::More,
+        }
+    }
+}
+
 impl Reason {
     /// `None` is a missing right.
     fn new(refusal: Option<&Refusal>) -> Self {
@@ -122,6 +167,13 @@ impl Tally {
     }
 }
 
+/// A histogram for each word of a label, all of them present from the start.
+#[derive(Debug, Clone)]
+struct Histograms {
+    words: &'static [&'static str],
+    of: Vec<Histogram>,
+}
+
 /// Events counted as they happen.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -129,6 +181,8 @@ pub(crate) struct Metrics {
     refusals: Tally,
     reloads: Tally,
     lend: Histogram,
+    sizes: Histogram,
+    lifetimes: Histograms,
 }
 
 impl Metrics {
@@ -138,6 +192,11 @@ impl Metrics {
             refusals: Tally::new(Reason::WORDS),
             reloads: Tally::new(Reload::WORDS),
             lend: Histogram::new(LEND_BUCKETS),
+            sizes: Histogram::new(exponential_buckets(MIN_SIZE_BUCKET, 2.0, SIZE_BUCKETS)),
+            lifetimes: Histograms {
+                words: SizeClass::WORDS,
+                of: SizeClass::WORDS.iter().map(|_| Histogram::new(LIFETIME_BUCKETS)).collect(),
+            },
         }
     }
 
@@ -145,12 +204,18 @@ impl Metrics {
     pub(crate) fn granted(&self, loan: &Loan, took: Duration) {
         let pages = |of: fn(&book::LoanPart) -> Pages| loan.parts.iter().map(of).sum();
         let (all, ready): (Pages, Pages) = (pages(|part| part.pages), pages(|part| part.ready));
-        self.granted_of(loan.kept, ready, all, took);
+        self.granted_of(loan.kept, ready, (all, loan.page_size), took);
     }
 
     /// The same for a loan that found `ready` of its `all` pages ready; the daemon may have filled
     /// the others since.
-    pub(crate) fn granted_of(&self, kept: bool, ready: Pages, all: Pages, took: Duration) {
+    pub(crate) fn granted_of(
+        &self,
+        kept: bool,
+        ready: Pages,
+        (all, page_size): (Pages, PageSize),
+        took: Duration,
+    ) {
         let outcome = match ready {
             _ if kept => LoanOutcome::Kept,
             ready if ready == all => LoanOutcome::Ready,
@@ -159,6 +224,13 @@ impl Metrics {
         };
         self.loans.add(outcome as usize);
         self.lend.observe(took.as_secs_f64());
+        self.sizes.observe(real(all.bytes(page_size)));
+    }
+
+    /// Counts a loan that has ended.
+    pub(crate) fn ended(&self, bytes: Bytes, lifetime: Duration) {
+        let class = SizeClass::new(bytes) as usize;
+        self.lifetimes.of[class].observe(lifetime.as_secs_f64());
     }
 
     /// Counts a loan, refused `took` after it was requested; `None` is a missing right.
@@ -219,6 +291,7 @@ enum Values {
     Counter(Samples),
     Seconds(f64),
     Histogram(Histogram),
+    Histograms(Histograms),
 }
 
 /// All rows with their values.
@@ -233,6 +306,7 @@ impl Collected {
                 MetricSource::Counter(read) => Values::Counter(read(scrape)),
                 MetricSource::Seconds(read) => Values::Seconds(read(scrape).as_secs_f64()),
                 MetricSource::Histogram(read) => Values::Histogram(read(scrape.metrics).clone()),
+                MetricSource::Histograms(read) => Values::Histograms(read(scrape.metrics).clone()),
             };
             (metric, values)
         };
@@ -248,7 +322,7 @@ impl Collector for Collected {
                 Values::Gauge(samples) if samples.is_empty() => continue,
                 Values::Gauge(_) => MetricType::Gauge,
                 Values::Counter(_) | Values::Seconds(_) => MetricType::Counter,
-                Values::Histogram(_) => MetricType::Histogram,
+                Values::Histogram(_) | Values::Histograms(_) => MetricType::Histogram,
             };
             let (stem, unit) = match metric.name.rsplit_once('_') {
                 Some((stem, "bytes")) => (stem, Some(Unit::Bytes)),
@@ -265,10 +339,23 @@ impl Collector for Collected {
                 })?,
                 Values::Seconds(value) => to.encode_counter(value, NO_EXEMPLAR)?,
                 Values::Histogram(histogram) => histogram.encode(to)?,
+                Values::Histograms(histograms) => {
+                    let mut names = metric.labels.iter().map(|label| label.name);
+                    let name = names.next_back().unwrap_or_default();
+                    for (word, histogram) in histograms.words.iter().zip(&histograms.of) {
+                        histogram.encode(to.encode_family(&[(name, *word)])?)?;
+                    }
+                }
             }
         }
         Ok(())
     }
+}
+
+/// A size as a sample of a histogram.
+#[expect(clippy::cast_precision_loss, reason = "a bucket needs no more than 53 bits")]
+fn real(bytes: Bytes) -> f64 {
+    bytes.0 as f64
 }
 
 const NO_EXEMPLAR: Option<&Exemplar<[(&str, &str); 0], u64>> = None;

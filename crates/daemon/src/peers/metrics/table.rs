@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus_client::metrics::histogram::Histogram;
 use wire::PoolStatus;
 
-use super::{LoanOutcome, Metrics, Reason, Reload, Samples, Scrape};
+use super::{Histograms, LoanOutcome, Metrics, Reason, Reload, Samples, Scrape, SizeClass};
 
 /// One metric.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(super) enum MetricSource {
     /// The same, in seconds.
     Seconds(fn(&Scrape<'_>) -> Duration),
     Histogram(fn(&Metrics) -> &Histogram),
+    /// One for each value of the row's label.
+    Histograms(fn(&Metrics) -> &Histograms),
 }
 
 const NODE: Label = label("node", &[]);
@@ -63,6 +65,7 @@ const CAUSES: &[&str] = &[
     "drained", "pressure", "workers", "reload", "stranger", "quota", "shortage", "blocks", "node",
     "pool", "taken", "resize", "fresh", "listener", "files",
 ];
+const UP_TO: &[Label] = &[label("up_to", SizeClass::WORDS)];
 const RESULT: &[Label] = &[label("result", Reload::WORDS)];
 
 macro_rules! metrics {
@@ -107,6 +110,9 @@ metrics! {
         => |s| s.metrics.loans.samples();
     Counter "refusals" REASON "Loans refused, by reason; permission counts refused connections, too; the last three concern loans by name" => |s| s.metrics.refusals.samples();
     Histogram "lend_seconds" NONE "Time from a request for a loan to its answer, refusals included" => |metrics| &metrics.lend;
+    Histogram "loan_bytes" NONE "Sizes of the loans granted" => |metrics| &metrics.sizes;
+    Histograms "loan_seconds" UP_TO "Lifetimes of loans that have ended, by their size: up to that, and above the class before; loans from before the daemon's start are left out"
+        => |metrics| &metrics.lifetimes;
     Counter "lent_ready_bytes" NONE "Bytes lent that were ready" => |s| one(s.status.counters.lent_ready_bytes.0);
     Counter "lent_unbacked_bytes" NONE "Bytes lent that the borrower's own faults fill" => |s| one(s.status.counters.lent_unbacked_bytes.0);
     Counter "zeroed_bytes" NONE "Bytes that workers zeroed, those of prezero zero included" => |s| one(s.status.counters.zeroed_bytes.0);

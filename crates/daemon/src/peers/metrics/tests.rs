@@ -95,6 +95,43 @@ fn bounds_of_a_loans_time_leave_no_gap() {
     }
 }
 
+/// The word of a metric, or what a histogram's is called without its ending.
+fn is_known(known: &BTreeSet<String>, word: &str) -> bool {
+    let stem = ["_bucket", "_sum", "_count"].into_iter().find_map(|end| word.strip_suffix(end));
+    known.contains(word) || stem.is_some_and(|stem| known.contains(stem))
+}
+
+// Promise P397 (operator): The fleet's dashboard and rules ask for metrics that there are, and for
+// series that the rules record.
+#[test]
+fn fleets_dashboard_and_rules_ask_for_metrics_that_there_are() {
+    let mut known: BTreeSet<_> = TABLE.iter().map(full_name).collect();
+    let rules = fs::read_to_string(file("dist/prometheus/prezero-fleet.rules.yml")).expect("rules");
+    let recorded = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
+    let recorded: BTreeSet<_> = recorded.map(str::to_owned).collect();
+    assert!(recorded.len() > 3, "{recorded:?}");
+    known.extend(recorded.clone());
+    let board = fs::read_to_string(file("dist/grafana/prezero-fleet.json")).expect("a dashboard");
+    let board: serde_json::Value = serde_json::from_str(&board).expect("JSON");
+    let targets = board["panels"].as_array().expect("panels").iter();
+    let targets = targets.flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let expressions: Vec<_> =
+        targets.map(|target| target["expr"].as_str().expect("an expression")).collect();
+    let cases = fs::read_to_string(file("dist/prometheus/prezero-fleet.test.yml")).expect("cases");
+    for text in expressions.iter().copied().chain([&rules[..], &cases[..]]) {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+        let asked = words
+            .map(|word| word.trim_end_matches(':'))
+            .filter(|word| word.starts_with("prezero_") || word.contains(":prezero_"));
+        for word in asked {
+            assert!(is_known(&known, word), "{word} in {text}");
+        }
+    }
+    for name in recorded {
+        assert!(expressions.iter().any(|text| text.contains(&name)), "{name} is on no panel");
+    }
+}
+
 // Promise P328 (operator): Alerts ask for metrics that there are, and each has a recorded case.
 #[test]
 fn alerts_and_their_cases_ask_for_metrics_that_there_are() {
@@ -124,7 +161,9 @@ fn every_label_value_is_there_from_the_start() {
         for label in metric.labels {
             for value in label.values {
                 let (name, pair) = (full_name(metric), format!("{}=\"{value}\"", label.name));
-                let is_sample = |line: &str| line.starts_with(&name) && line.contains(&pair);
+                let is_sample = |line: &str| {
+                    line.starts_with(&name) && line.contains(&pair) && !line.contains("_sum{")
+                };
                 let sample = text.lines().find(|line| is_sample(line));
                 let is_there = sample.is_some_and(|line| {
                     line.ends_with(" 0") || name == "prezero_health" && line.ends_with(" 1")
@@ -201,5 +240,33 @@ fn dashboard_is_one_that_grafana_loads() {
                 assert!(label == "instance" || labels.contains(label), "{title}: no label {label}");
             }
         }
+    }
+}
+
+// Promise P380 (operator): From Prometheus alone an operator knows how large the loans are and how
+// long they last.
+#[test]
+fn loans_are_counted_by_size_and_lifetime() {
+    let metrics = Metrics::new();
+    let two_gib = (Pages(1024), PageSize::MIB_2);
+    metrics.granted_of(false, Pages::ZERO, two_gib, Duration::from_millis(1));
+    metrics.ended(Bytes(2 << 30), Duration::from_secs(50));
+    metrics.ended(Bytes(2 << 20), Duration::from_millis(20));
+    let text = metrics.text(&empty(), Duration::ZERO, OwnProcess::default());
+    for line in [
+        "prezero_loan_bytes_bucket{le=\"1073741824.0\"} 0",
+        "prezero_loan_bytes_bucket{le=\"2147483648.0\"} 1",
+        "prezero_loan_bytes_bucket{le=\"1099511627776.0\"} 1",
+        "prezero_loan_seconds_bucket{le=\"15.0\",up_to=\"16G\"} 0",
+        "prezero_loan_seconds_bucket{le=\"60.0\",up_to=\"16G\"} 1",
+        "prezero_loan_seconds_bucket{le=\"0.1\",up_to=\"64M\"} 1",
+        "prezero_loan_seconds_bucket{le=\"+Inf\",up_to=\"more\"} 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line}\n{text}");
+    }
+    let classes =
+        [(64 << 20, "64M"), ((64 << 20) + 1, "1G"), (16 << 30, "16G"), (u64::MAX, "more")];
+    for (bytes, word) in classes {
+        assert_eq!(SizeClass::WORDS[SizeClass::new(Bytes(bytes)) as usize], word);
     }
 }
