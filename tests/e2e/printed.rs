@@ -77,6 +77,7 @@ const ELSEWHERE: &[(&str, Elsewhere)] = &[
     ("cargo xtask image", Nowhere("builds the driver's image: `make release` does")),
     ("ctr", CLUSTER),
     ("curl --proto", Nowhere("installs a compiler; CI does the same")),
+    ("curl -fsG http://prometheus", Nowhere("needs a server of Prometheus")),
     ("curl http://127.0.0.1:9464", Test("e2e/metrics.rs", "metrics_are_served_over_tcp")),
     ("dir=$(mktemp", Test("e2e/policy_doc.rs", "first_loan_page_lends_zeros_as_printed")),
     ("echo '", Test("consumers/libvirt.rs", "the_rules_for_apparmor_are_rules")),
