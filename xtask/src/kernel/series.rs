@@ -30,6 +30,9 @@ pub(crate) struct Index {
 pub(crate) struct Entry {
     /// File name below `patches/`.
     pub(crate) patch: String,
+    /// Under which name it is sent together with its neighbours of the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) series: Option<String>,
     /// Files of the overlay that this commit adds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) overlay: Vec<String>,
@@ -39,6 +42,8 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub(crate) patch: String,
+    /// Under which name it is sent.
+    pub(crate) series: Option<String>,
     /// Subject, empty line, body.
     pub(crate) message: String,
     /// What `git apply` takes; empty when the commit only adds files.
@@ -94,7 +99,7 @@ impl Series {
                 let content = overlay.read(&file).with_context(|| entry.patch.clone())?;
                 added.insert(file, content);
             }
-            commits.push(Commit { patch: entry.patch, message, diff, added });
+            commits.push(Commit { patch: entry.patch, series: entry.series, message, diff, added });
         }
         if let Some(file) = unclaimed.first() {
             let home = home.display();
