@@ -3,101 +3,22 @@
  * hot_path - count the instructions that hugetlb_lock is held for
  *
  * The series' own C files, unchanged, and the two functions of mm/hugetlb.c that
- * move a folio out of its free list and back, compiled for user space: see twin.h.
- * A single-stepping processor counts what one dequeue and one enqueue execute, in
- * each state that a free list can be in. Compiled without CONFIG_HUGETLB_ZEROED it
- * counts what the kernel executes without the series.
+ * move a folio out of its free list and back, compiled for user space: see twin.h
+ * and hugetlb.h. A single-stepping processor counts what each hold of the lock
+ * executes, in each state that a free list can be in. Compiled without
+ * CONFIG_HUGETLB_ZEROED it counts what the kernel executes without the series.
  *
- * Prints one line for each state: its name, then the number.
+ * Prints one line for each count: its name, then the number.
  */
 #include <signal.h>
 #include <stdio.h>
-#include "mm/hugetlb_zero.h"
-#ifdef CONFIG_HUGETLB_ZEROED
-#include "mm/hugetlb_zero_internal.h"
-#endif
+#include "hugetlb.h"
 
-#define FOLIOS	8
+#define FOLIOS	128
+#define ZEROERS	64
 
-struct hstate hstates[HUGE_MAX_HSTATE];
-struct task_struct bench_task;
-unsigned long bench_pageblock_bits;
 static struct folio folios[FOLIOS];
 static volatile unsigned long steps;
-
-/*
- * From mm/hugetlb.c, as the series leaves them. A list_move() in the place of
- * hugetlb_zero_enqueue(), and nothing but the plain loop, is what was there before.
- */
-static __attribute__((noinline)) void
-enqueue_hugetlb_folio(struct hstate *h, struct folio *folio)
-{
-	int nid = folio_nid(folio);
-
-	h->free_huge_pages++;
-	h->free_huge_pages_node[nid]++;
-	folio_set_hugetlb_freed(folio);
-	hugetlb_zero_enqueue(h, nid, folio);
-}
-
-static bool hugetlb_folio_can_dequeue(struct folio *folio, bool pin)
-{
-	if (pin && !folio_is_longterm_pinnable(folio))
-		return false;
-
-	if (folio_test_hwpoison(folio))
-		return false;
-
-	return !is_migrate_isolate_page(&folio->page);
-}
-
-static struct folio *__dequeue_hugetlb_folio(struct hstate *h, int nid,
-					     struct folio *folio)
-{
-	list_move(&folio->lru, &h->hugepage_activelist);
-	folio_ref_unfreeze(folio, 1);
-	folio_clear_hugetlb_freed(folio);
-	h->free_huge_pages--;
-	h->free_huge_pages_node[nid]--;
-	return folio;
-}
-
-/* Some free folios are zeroed or being zeroed: by what @req wants. */
-static __attribute__((noinline)) struct folio *
-dequeue_hugetlb_folio_tracked(struct hstate *h, int nid, bool pin,
-			      struct hugetlb_zero_req *req)
-{
-	struct folio *folio;
-
-	hugetlb_for_each_free_folio(folio, h, nid, req->want) {
-		if (!hugetlb_folio_can_dequeue(folio, pin))
-			continue;
-		hugetlb_zero_dequeue(h, folio, req);
-		return __dequeue_hugetlb_folio(h, nid, folio);
-	}
-
-	return NULL;
-}
-
-static __attribute__((noinline)) struct folio *
-dequeue_hugetlb_folio_node_exact(struct hstate *h, int nid,
-				 struct hugetlb_zero_req *req)
-{
-	struct folio *folio;
-	bool pin = !!(current->flags & PF_MEMALLOC_PIN);
-
-	if (hugetlb_zero_tracked(h, nid))
-		return dequeue_hugetlb_folio_tracked(h, nid, pin, req);
-
-	list_for_each_entry(folio, &h->hugepage_freelists[nid], lru) {
-		if (!hugetlb_folio_can_dequeue(folio, pin))
-			continue;
-		req->zeroed = hugetlb_zero_begun(folio);
-		return __dequeue_hugetlb_folio(h, nid, folio);
-	}
-
-	return NULL;
-}
 
 static void on_step(int signal)
 {
@@ -112,54 +33,110 @@ static inline void trap(bool on)
 		asm volatile("pushfq; andl $~0x100, (%%rsp); popfq" ::: "memory", "cc");
 }
 
+/* The instructions that @code executes. */
+#define COUNT(code) ({							\
+	unsigned long empty__;						\
+									\
+	steps = 0;							\
+	trap(true);							\
+	trap(false);							\
+	empty__ = steps;						\
+	steps = 0;							\
+	trap(true);							\
+	code;								\
+	trap(false);							\
+	steps - empty__; })
+
+static struct folio *take(void)
+{
+	struct hugetlb_zero_req req = { .want = true };
+
+	return dequeue_hugetlb_folio_node_exact(&hstates[0], 1, &req);
+}
+
 /* One folio goes to a user that wants zero memory and comes back. */
-static unsigned long count(void)
+static __attribute__((noinline)) unsigned long round_trip(void)
 {
 	struct hugetlb_zero_req req = { .want = true };
 	struct folio *folio;
-	unsigned long empty;
 
-	steps = 0;
-	trap(true);
-	trap(false);
-	empty = steps;
-	steps = 0;
-	trap(true);
-	folio = dequeue_hugetlb_folio_node_exact(&hstates[0], 1, &req);
-	enqueue_hugetlb_folio(&hstates[0], folio);
-	trap(false);
-	return steps - empty;
+	return COUNT({
+		folio = dequeue_hugetlb_folio_node_exact(&hstates[0], 1, &req);
+		enqueue_hugetlb_folio(&hstates[0], folio);
+	});
 }
+
+/* A folio of a process that exits comes back. */
+static __attribute__((noinline)) unsigned long freed(void)
+{
+	struct folio *folio = take();
+
+	return COUNT(enqueue_hugetlb_folio(&hstates[0], folio));
+}
+
+#ifdef CONFIG_HUGETLB_ZEROED
+/* @nr zeroers work on a folio each: what they and others execute under the lock. */
+static void count_with_zeroers(struct hugetlb_zero_pool *pool, int nr)
+{
+	struct hugetlb_zero_job jobs[ZEROERS], late;
+	struct folio *taken[FOLIOS];
+	int i, nr_taken = 0;
+
+	for (i = 0; i < nr; i++)
+		if (!hugetlb_zero_job_start(pool, &jobs[i]))
+			exit(1);
+	printf("freed-zeroers-%d %lu\n", nr, freed());
+
+	/* A zeroer has done its folio, and starts on the next. */
+	jobs[0].done = pages_per_huge_page(pool->h);
+	printf("zeroer-%d %lu\n", nr, COUNT({
+		hugetlb_zero_job_finish(pool, &jobs[0]);
+		hugetlb_zero_job_start(pool, &jobs[0]);
+	}));
+
+	/* Only folios in work are left. */
+	while (pool->nr_zeroed || hugetlb_zero_zeroable(pool))
+		taken[nr_taken++] = take();
+	/* One more zeroer finds none of them starved. */
+	printf("late-zeroer-%d %lu\n", nr, COUNT({
+		hugetlb_zero_job_start(pool, &late);
+		hugetlb_zero_job_adopt(pool, &late);
+	}));
+	/* A user takes one of them. */
+	printf("taken-zeroers-%d %lu\n", nr, COUNT(taken[nr_taken] = take()));
+	nr_taken++;
+
+	for (i = 0; i < nr; i++)
+		hugetlb_zero_job_finish(pool, &jobs[i]);
+	while (nr_taken)
+		enqueue_hugetlb_folio(pool->h, taken[--nr_taken]);
+}
+#endif
 
 int main(void)
 {
-	struct hstate *h = &hstates[0];
-	int nid, i;
-
 	signal(SIGTRAP, on_step);
-	INIT_LIST_HEAD(&h->hugepage_activelist);
-	for (nid = 0; nid < nr_node_ids; nid++)
-		INIT_LIST_HEAD(&h->hugepage_freelists[nid]);
-	hugetlb_zero_init();
-	for (i = 0; i < FOLIOS; i++) {
-		folios[i].page.flags = 1UL << NODES_PGSHIFT;
-		INIT_LIST_HEAD(&folios[i].lru);
-		enqueue_hugetlb_folio(h, &folios[i]);
-	}
-	printf("never-zeroed %lu\n", count());
+	fill(folios, FOLIOS);
+	printf("never-zeroed %lu\n", round_trip());
+	printf("freed %lu\n", freed());
 #ifdef CONFIG_HUGETLB_ZEROED
-	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, 1);
+	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(&hstates[0], 1);
 	unsigned long zeroed;
 
-	pool->present = true;
 	if (hugetlb_zero_run(pool, 2, &zeroed) || zeroed != 2)
 		return 1;
 	/* Both are handed out, one by one, and come back dirty. */
-	printf("zeroed %lu\n", count());
-	printf("last-zeroed %lu\n", count());
-	printf("used-up %lu\n", count());
+	printf("zeroed %lu\n", round_trip());
+	printf("last-zeroed %lu\n", round_trip());
+	printf("used-up %lu\n", round_trip());
 	hugetlb_zero_arm(pool, HUGETLB_ZERO_FILE_ZEROED);
-	printf("awaited %lu\n", count());
+	printf("awaited %lu\n", round_trip());
+	/* The first change starts the work item, which is pending from then on. */
+	printf("freed-awaited %lu\n", freed());
+	pool->armed = 0;
+	count_with_zeroers(pool, 1);
+	count_with_zeroers(pool, 8);
+	count_with_zeroers(pool, ZEROERS);
 #endif
 	return 0;
 }

@@ -5,7 +5,8 @@
  * include is an empty file there, and this one is included first.
  *
  * Lists, flags and structs are laid out and compiled as on x86-64 with
- * CONFIG_MEMORY_FAILURE. No lock is taken, and no work item runs.
+ * CONFIG_MEMORY_FAILURE. No work item runs. Without BENCH_THREADS no lock is taken
+ * and no memory cleared; with it, the program has both.
  */
 #ifndef BENCH_TWIN_H
 #define BENCH_TWIN_H
@@ -47,8 +48,15 @@ typedef unsigned int gfp_t;
 #define WARN_ONCE(x, ...)	unlikely(x)
 #define lockdep_assert_held(lock)	do { } while (0)
 #define lockdep_assert_not_held(lock)	do { } while (0)
+#ifdef BENCH_THREADS
+void bench_lock(void);
+void bench_unlock(void);
+#define spin_lock_irq(lock)	bench_lock()
+#define spin_unlock_irq(lock)	bench_unlock()
+#else
 #define spin_lock_irq(lock)	do { } while (0)
 #define spin_unlock_irq(lock)	do { } while (0)
+#endif
 #define container_of(ptr, type, member) \
 	((type *)((char *)(ptr) - offsetof(type, member)))
 
@@ -309,12 +317,26 @@ extern struct task_struct bench_task;
 #define current				(&bench_task)
 #define PF_MEMALLOC_PIN			0x10000000
 #define folio_is_longterm_pinnable(folio)	true
+#ifdef BENCH_THREADS
+extern volatile bool bench_stop;
+#define signal_pending(task)		bench_stop
+#else
 #define signal_pending(task)		0
+#endif
 #define task_work_pending(task)		0
 #define preempt_disable()		do { } while (0)
 #define preempt_enable()		do { } while (0)
 #define trace_hugetlb_zero_unit(pfn, nr)	do { } while (0)
+#ifdef BENCH_THREADS
+/* A page is named by its address. */
+void *bench_address(struct folio *folio);
+void clear_pages_streaming(void *addr, unsigned int npages);
+#define clear_pages_streaming clear_pages_streaming
+#define folio_page(folio, n)		(bench_address(folio) + (n) * PAGE_SIZE)
+#define page_address(page)		(page)
+#else
 #define folio_page(folio, n)		(&(folio)->page)
 #define clear_user_highpages(page, addr, nr)	((void)(page), (void)(nr))
+#endif
 
 #endif /* BENCH_TWIN_H */

@@ -58,8 +58,8 @@ pub(crate) enum Verb {
         /// Only these: `apply`, `checkpatch`, or a target of the cross table.
         only: Vec<String>,
     },
-    /// Measure how fast the kernel's own code clears, and how many instructions it holds
-    /// `hugetlb_lock` for, in programs of user space.
+    /// Measure how fast the kernel's own code clears and zeroes, and how long it holds
+    /// `hugetlb_lock`, in programs of user space.
     Bench {
         /// Which kernel's.
         #[arg(long, value_name = "LINUX", default_value_t)]
@@ -161,16 +161,14 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
                 patched: true,
             };
             let counts = hot_path::count()?;
-            say::result(format_args!(
-                "instructions under hugetlb_lock, a page out and in: {}, {}",
-                format_args!("{} without the series", counts.without),
-                counts
-                    .with
-                    .iter()
-                    .map(|(state, number)| format!("{number} {state}"))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ));
+            for (series, counts) in [("without", counts.without), ("with", counts.with)] {
+                let counts: Vec<String> =
+                    counts.iter().map(|(state, number)| format!("{state} {number}")).collect();
+                say::result(format_args!(
+                    "instructions under hugetlb_lock {series} the series: {}",
+                    counts.join(", ")
+                ));
+            }
             if !bench::run(&flavour, &arguments)? {
                 return Ok(ExitCode::FAILURE);
             }

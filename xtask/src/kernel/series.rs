@@ -264,6 +264,31 @@ mod tests {
         }
     }
 
+    /// Lines of code that a reviewer of the core series reads, tests and documents apart.
+    const MAX_CORE_LINES: usize = 2_500;
+
+    #[test]
+    fn core_series_is_short_enough_to_review() {
+        let is_code = |path: &str| {
+            !path.starts_with("Documentation/") && path != "MAINTAINERS" && !path.contains("kunit")
+        };
+        let series = Series::read(Linux::V7_3).unwrap();
+        let mut lines = 0;
+        for commit in series.commits.iter().filter(|one| one.series.as_deref() == Some("core")) {
+            let mut in_code = false;
+            for line in commit.diff.lines() {
+                if let Some(path) = line.strip_prefix("+++ b/") {
+                    in_code = is_code(path);
+                } else if in_code && (line.starts_with('+') || line.starts_with('-')) {
+                    lines += usize::from(!line.starts_with("--- "));
+                }
+            }
+            let added = commit.added.iter().filter(|(path, _)| is_code(path));
+            lines += added.map(|(_, text)| text.split(|&c| c == b'\n').count() - 1).sum::<usize>();
+        }
+        assert!((1_000..=MAX_CORE_LINES).contains(&lines), "{lines} of {MAX_CORE_LINES}");
+    }
+
     #[test]
     fn every_shared_file_belongs_to_a_series() {
         let mut unclaimed = files_below(&overlay::shared()).unwrap();
