@@ -5,8 +5,9 @@
  * include is an empty file there, and this one is included first.
  *
  * Lists, flags and structs are laid out and compiled as on x86-64 with
- * CONFIG_MEMORY_FAILURE. No work item runs. Without BENCH_THREADS no lock is taken
- * and no memory cleared; with it, the program has both.
+ * CONFIG_MEMORY_FAILURE. A work item runs when a test flushes it. Lock and memory
+ * are the program's: with BENCH_THREADS it has both, with BENCH_KUNIT memory only,
+ * and without either it has neither.
  */
 #ifndef BENCH_TWIN_H
 #define BENCH_TWIN_H
@@ -163,6 +164,7 @@ typedef struct {
 	long counter;
 } atomic_long_t;
 
+#define atomic_read(v)		READ_ONCE((v)->counter)
 #define atomic_set(v, i)	WRITE_ONCE((v)->counter, i)
 #define atomic_fetch_or(i, v)	__atomic_fetch_or(&(v)->counter, i, __ATOMIC_SEQ_CST)
 #define atomic_cmpxchg(v, old, new) \
@@ -226,11 +228,18 @@ static inline bool is_migrate_isolate_page(struct page *page)
 	return READ_ONCE(bench_pageblock_bits) == 3;
 }
 
+#ifdef BENCH_KUNIT
+#define pages_per_huge_page(h)		(1UL << (h)->order)
+#define folio_nr_pages(folio)		64UL
+const void *memchr_inv(const void *addr, int c, size_t size);
+#else
+#define pages_per_huge_page(h)		512UL
 #define folio_nr_pages(folio)		512UL
+#define memchr_inv(addr, c, size)	((void)(addr), NULL)
+#endif
 #define folio_pfn(folio)		0UL
 #define kmap_local_folio(folio, offset)	((void *)(folio))
 #define kunmap_local(addr)		do { } while (0)
-#define memchr_inv(addr, c, size)	((void)(addr), NULL)
 #define cond_resched()			do { } while (0)
 
 /* hugetlb: mm/hugetlb.c, include/linux/hugetlb.h */
@@ -278,7 +287,6 @@ struct hstate {
 extern struct hstate hstates[HUGE_MAX_HSTATE];
 #define nr_node_ids			2
 #define hstate_index(h)			((h) - hstates)
-#define pages_per_huge_page(h)		512UL
 #define for_each_hstate(h)		for ((h) = hstates; (h) == hstates; (h)++)
 #define kcalloc(n, size, gfp)		calloc(n, size)
 
@@ -286,6 +294,7 @@ extern struct hstate hstates[HUGE_MAX_HSTATE];
 struct kernfs_node;
 struct work_struct {
 	int scheduled;
+	void (*run)(struct work_struct *work);
 };
 struct delayed_work {
 	struct work_struct work;
@@ -295,7 +304,7 @@ typedef struct {
 } wait_queue_head_t;
 
 #define system_dfl_wq			NULL
-#define INIT_DELAYED_WORK(w, f)		((w)->work.scheduled = 0, (void)(f))
+#define INIT_DELAYED_WORK(w, f)		((w)->work.scheduled = 0, (w)->work.run = (f))
 #define mod_delayed_work(wq, w, delay)	((void)(delay), (w)->work.scheduled++)
 #define to_delayed_work(w)		container_of(w, struct delayed_work, work)
 #define wake_up_interruptible(wq)	((wq)->woken++)
@@ -334,6 +343,10 @@ void clear_pages_streaming(void *addr, unsigned int npages);
 #define clear_pages_streaming clear_pages_streaming
 #define folio_page(folio, n)		(bench_address(folio) + (n) * PAGE_SIZE)
 #define page_address(page)		(page)
+#elif defined(BENCH_KUNIT)
+void *bench_address(struct folio *folio);
+#define folio_page(folio, n)		(bench_address(folio) + (n) * PAGE_SIZE)
+#define clear_user_highpages(page, addr, nr)	memset(page, 0, (nr) * PAGE_SIZE)
 #else
 #define folio_page(folio, n)		(&(folio)->page)
 #define clear_user_highpages(page, addr, nr)	((void)(page), (void)(nr))

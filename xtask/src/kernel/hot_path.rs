@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many instructions `hugetlb_lock` is held for, without booting a kernel.
+//! How many instructions `hugetlb_lock` is held for, and the series' KUnit tests, without booting
+//! a kernel.
 //!
 //! The series' own C files are compiled for user space, with the headers that they include left
-//! empty and `twin.h` in front. The program single-steps one dequeue and one enqueue of a page.
+//! empty and `twin.h` in front. One program single-steps each hold of the lock, another runs the
+//! tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,11 +21,12 @@ use super::{linux, overlay, series::make_parent};
 use crate::{apt, command};
 
 /// What is compiled of the series.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "hugetlb_zero.c",
     "hugetlb_zero.h",
     "hugetlb_zero_internal.h",
     "hugetlb_zero_job.c",
+    "hugetlb_zero_kunit.c",
     "hugetlb_zero_list.c",
     "hugetlb_zero_notify.c",
 ];
@@ -57,7 +60,8 @@ impl Twin {
             let to = include.join("mm").join(file);
             make_parent(&to)?;
             fs::write(&to, text)?;
-            if file.ends_with(".c") {
+            // `kunit.c` includes the tests.
+            if file.ends_with(".c") && !file.ends_with("_kunit.c") {
                 sources.push(to);
             }
         }
@@ -116,12 +120,28 @@ fn run(program: &Path) -> Result<BTreeMap<String, u64>> {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use super::count;
+    use std::{ffi::OsStr, fs, process::Command};
+
+    use super::{Twin, count};
+    use crate::kernel::overlay;
 
     /// What one dequeue and one enqueue may cost where no task zeroes.
     const MAX_INSTRUCTIONS: u64 = 70;
     /// What one hold of a zeroer, or the free of a page beside zeroers, may cost.
     const MAX_HELD: u64 = 300;
+
+    #[test]
+    fn kunit_tests_of_the_series_pass_in_user_space() {
+        let twin = Twin::new().unwrap();
+        let program = twin.compile("kunit", true, &[OsStr::new("-DBENCH_KUNIT")]).unwrap();
+        let output = Command::new(program).output().unwrap();
+        let tap = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{tap}");
+        let suite = overlay::shared().join("mm/hugetlb_zero_kunit.c");
+        let cases = fs::read_to_string(suite).unwrap().matches("\tKUNIT_CASE(").count();
+        let passed = tap.lines().filter(|line| line.starts_with("ok ")).count();
+        assert!(cases > 0 && passed == cases, "{passed} of {cases} passed:\n{tap}");
+    }
 
     #[test]
     fn lists_of_dirty_pages_cost_what_plain_lists_cost() {
