@@ -190,6 +190,8 @@ func plain(err error) error {
 		Page   int64  `json:"page_bytes"`
 		Ready  int64  `json:"ready_bytes"`
 		Free   int64  `json:"free_bytes"`
+		Left   int64  `json:"left_free_bytes"`
+		Used   int64  `json:"used_bytes"`
 		Name   string `json:"name"`
 		Bytes  int64  `json:"bytes"`
 		Node   int64  `json:"node"`
@@ -208,7 +210,7 @@ func plain(err error) error {
 	case iface + "ScopeQuotaExceeded":
 		text = fmt.Sprintf("quota of namespace %q exceeded: %d of %d bytes are held, %d more were asked for", p.Scope, p.Held, p.Quota, p.Asked)
 	case iface + "NotEnough":
-		text = fmt.Sprintf("not enough huge pages: %d bytes of %d-byte pages asked for, %d ready, %d free", p.Asked, p.Page, p.Ready, p.Free)
+		text = fmt.Sprintf("not enough huge pages: %d bytes of %d-byte pages asked for, %d ready, %d free (%d of it by leave_free), %d in use", p.Asked, p.Page, p.Ready, p.Free, p.Left, p.Used)
 	case iface + "NameTaken":
 		text = fmt.Sprintf("%q is lent as another loan: %d bytes of %d-byte pages on node %d for user %d", p.Name, p.Bytes, p.Page, p.Node, p.UID)
 	case iface + "NameBusy":

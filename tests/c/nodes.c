@@ -3,12 +3,18 @@
  * On which nodes a program's pages lie under each memory policy, a line each; on a machine of two
  * nodes. Lent or not, the lines are the same.
  *
- *	nodes [near]	with near only what its cpuset gives a thread of node 0
+ *	nodes near		only what its cpuset gives a thread of node 0
+ *	nodes filtered		the same where calls about memory policies are forbidden
+ *	nodes filter COMMAND	runs the command where they are, as in a container
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #define PAGE	(2UL << 20)
@@ -60,6 +66,44 @@ static void under(const char *what, int kind, int mode, unsigned long nodes)
 	where(what, memory);
 	policy(DEFAULT, 0);
 	munmap(memory, 2 * PAGE);
+}
+
+/* Touches the pages and says how many are on node 1. A policy that spreads pages begins anywhere. */
+static void how_many(const char *what, unsigned char *memory, int pages)
+{
+	int found = 0;
+
+	for (int i = 0; i < pages; i++) {
+		void *page = memory + i * PAGE;
+		int node = -1;
+
+		if (*(volatile unsigned char *)page)
+			die("not zero");
+		*(volatile unsigned char *)page = 1;
+		if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &node, 0))
+			die("move_pages");
+		found += node;
+	}
+	say(what, found);
+}
+
+static void spread(int kind)
+{
+	policy(INTERLEAVE, 3);
+	unsigned char *memory = map(NULL, 16, RW, kind);
+	how_many("the thread's policy", memory, 16);
+	policy(DEFAULT, 0);
+	munmap(memory, 16 * PAGE);
+
+	memory = map(NULL, 16, RW, kind);
+	say_errno("spread over both", bind_range(memory, 16 * PAGE, INTERLEAVE, 3, 0));
+	how_many("spread before the first touch", memory, 16);
+	munmap(memory, 16 * PAGE);
+
+	memory = map(NULL, 16, RW, kind);
+	say_errno("spread the second half", bind_range(memory + 8 * PAGE, 8 * PAGE, INTERLEAVE, 3, 0));
+	how_many("half of it spread", memory, 16);
+	munmap(memory, 16 * PAGE);
 }
 
 static void run_on(int node)
@@ -183,9 +227,36 @@ static void memfd(void)
 	child_end(pid);
 }
 
+#define FORBID(call)	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), \
+			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1 /* EPERM */)
+
+static void filter(char **command)
+{
+	struct sock_filter rows[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		FORBID(get_mempolicy), FORBID(set_mempolicy), FORBID(mbind),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(rows) / sizeof(*rows), rows };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		die("seccomp");
+	execvp(command[0], command);
+	die(command[0]);
+}
+
 int main(int argc, char **argv)
 {
-	(void)argv;
+	if (argc > 2 && !strcmp(argv[1], "filter"))
+		filter(argv + 2);
+	if (argc > 1 && !strcmp(argv[1], "filtered")) {
+		subject = "filtered";
+		run_on(0);
+		where("shared", map(NULL, 2, RW, MAP_SHARED));
+		where("private", map(NULL, 2, RW, MAP_PRIVATE));
+		return 0;
+	}
 	if (argc > 1) {
 		subject = "cpuset";
 		run_on(0);
@@ -201,7 +272,9 @@ int main(int argc, char **argv)
 	threads_policy(MAP_PRIVATE);
 	ranges_policy(MAP_PRIVATE);
 	memfd();
-	subject = "spread";
-	under("over both", MAP_SHARED, INTERLEAVE, 3);
+	subject = "spread, shared";
+	spread(MAP_SHARED);
+	subject = "spread, private";
+	spread(MAP_PRIVATE);
 	return 0;
 }

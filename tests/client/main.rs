@@ -10,7 +10,7 @@ use std::time::Duration;
 use client::{Client, Error, LendRequest, Loan};
 use prezero_tests::refused::refusal;
 use prezero_tests::{Daemon, Page};
-use units::{Bytes, LeaseId, Node, Pages};
+use units::{Bytes, LeaseId, Pages};
 use wire::{PoolChange, StateName};
 
 const PAGE: Page = Page::Mib2;
@@ -84,8 +84,7 @@ fn owners_content_is_reported_as_kept() {
 fn a_worker_takes_a_job_and_its_report_is_believed_or_refused() {
     let daemon = daemon(0);
     let mut client = daemon.client();
-    let (job, mut fds) =
-        client.take_zeroing(Some(Node(0)), Some(PAGE.size()), false).expect("a job");
+    let (job, mut fds) = client.take_zeroing(&wire::TakeZeroing::default()).expect("a job");
     assert_eq!((job.page_size.bytes(), fds.len()), (PAGE.size().bytes(), 2));
     assert_eq!(daemon.pool().zeroing_pages, Pages(1));
     // A worker lets go of the block before it reports; the job lives with the other one.

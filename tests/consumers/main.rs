@@ -24,6 +24,7 @@ mod restart;
 mod selftests;
 mod slurm;
 mod ucx;
+mod vllm;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use prezero_tests::{Daemon, Page};
-use testkit::hugepages;
+use testkit::{hugepages, skip_always};
 
 use super::{
-    Program, assert_returned, assert_served, free_port, is_wanted, measured, run, succeeded, until,
-    warm, zero_all,
+    Program, assert_returned, assert_served, free_port, installed, is_wanted, measured, run,
+    succeeded, until, warm, zero_all,
 };
 
 const PAGE: Page = Page::Mib2;
@@ -88,6 +88,34 @@ fn the_wheel_is_built_installed_typed_and_lends() {
         .output()
         .expect("python runs");
     succeeded(&run);
+    if String::from_utf8_lossy(&run.stderr).contains("skipped=1") {
+        skip_always("no torch with a GPU is here: no loan was registered with a driver");
+    }
+    assert_returned(&daemon);
+}
+
+// Promise P420 (socket): A varlink client of others reads the definitions, calls methods with one
+// reply and with many, and gets the errors under their names.
+#[test]
+fn another_varlink_client_reads_the_definition_and_calls() {
+    if installed("python3", "python3-venv").is_none() {
+        return;
+    }
+    let python = Python::with("varlink", &["varlink>=31,<32"]);
+    let Some(reserved) = hugepages::reserve(PAGE.size(), 4) else { return };
+    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 1"), &[]);
+    daemon.zero("max");
+    let run = Command::new(python.program("python"))
+        .arg(root().join("tests/consumers/python/other_varlink.py"))
+        .arg(daemon.socket())
+        .args(
+            ["io.prezero.varlink", "org.varlink.service.varlink"]
+                .map(|file| root().join("crates/wire").join(file)),
+        )
+        .output()
+        .expect("python runs");
+    let said = succeeded(&run);
+    assert!(said.contains("parsed io.prezero:") && said.contains("done"), "{said}");
     assert_returned(&daemon);
 }
 

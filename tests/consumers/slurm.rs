@@ -98,21 +98,33 @@ fn script(path: &Path, text: &str) -> String {
 fn lender() -> Option<Daemon> {
     is_wanted("slurmctld", "slurm-wlm")?;
     let reserved = hugepages::reserve(PAGE.size(), PAGES)?;
-    let daemon = Daemon::start_with(Some(reserved), &PAGE.pool("pages_per_block = 8"), &[]);
+    let config = format!("lend_group = \"nogroup\"\n{}", PAGE.pool("pages_per_block = 8"));
+    let daemon = Daemon::start_with(Some(reserved), &config, &[]);
     daemon.zero("max");
     Some(daemon)
 }
 
+/// A directory that users of jobs can enter.
+fn directory() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("our own");
+    dir
+}
+
+/// A job is an ordinary user's, like most.
+const AS_USER: [&str; 3] = ["--uid=nobody", "--gid=nogroup", "--chdir=/"];
+
 #[test]
 fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
     let Some(daemon) = lender() else { return };
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = directory();
     let slurm = Slurm::start(dir.path(), "");
     let prezero = binary().display().to_string();
     let socket = daemon.socket().display().to_string();
     let job = |gres: &str, program: &str| {
-        let words = ["--immediate=30", gres, &prezero, "lend", "16M", "--socket", &socket, "--"];
-        let mut command = slurm.ask("srun", &words);
+        let words = [gres, &prezero, "lend", "16M", "--socket", &socket, "--"];
+        let mut command = slurm.ask("srun", &[&["--immediate=30"], &AS_USER[..], &words].concat());
         command.args(["sh", "-c", program, "sh", "{path}"]).output().expect("srun runs")
     };
     let zero = "cmp -n 16777216 \"$1\" /dev/zero && echo all zero";
@@ -130,29 +142,37 @@ fn slurm_counts_what_jobs_borrow_and_a_job_reads_zeros() {
 #[test]
 fn prolog_lends_to_a_job_and_epilog_returns_it_after_a_kill() {
     let Some(daemon) = lender() else { return };
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = directory();
     let (prezero, socket) = (binary().display().to_string(), daemon.socket().display().to_string());
     let name = "slurm/$SLURM_JOB_ID";
-    let to = dir.path().join("path").display().to_string();
+    let to = dir.path().join("jobs");
+    fs::create_dir(&to).expect("a directory");
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o1777)).expect("our own");
+    let to = format!("{}/$SLURM_JOB_ID", to.display());
     let prolog = format!(
-        "{prezero} lend 16M --socket {socket} --name {name} --whole --uid $SLURM_JOB_UID > {to}"
+        "{prezero} lend 16M --socket {socket} --name {name} --whole --uid $SLURM_JOB_UID --bind {to}"
     );
     let epilog = format!("{prezero} return --socket {socket} {name}");
     let prolog = script(&dir.path().join("prolog"), &prolog);
     let epilog = script(&dir.path().join("epilog"), &epilog);
     let scripts = format!("PrologFlags=Alloc\nProlog={prolog}\nEpilog={epilog}\n");
     let slurm = Slurm::start(dir.path(), &scripts);
-    let mut job = slurm.ask("srun", &["--gres=prezero:16M", "sh", "-c"]);
-    job.arg(format!("cmp -n 16777216 $(cat {to}) /dev/zero && echo all zero && sleep 600"));
+    let words = [&AS_USER[..], &["--gres=prezero:16M", "sh", "-c"]].concat();
+    let mut job = slurm.ask("srun", &words);
+    let id = "test $(id -u) = 65534";
+    job.arg(format!("{id} && cmp -n 16777216 {to} /dev/zero && echo all zero && sleep 600"));
     let log = dir.path().join("job.log");
     let mut job = Program::start(&mut job, &log);
     until("the job has read zeros", || {
         fs::read_to_string(&log).is_ok_and(|said| said.contains("all zero")).then_some(())
     });
     assert_eq!(daemon.pool().lent_pages, Pages(8));
-    let cancel = slurm.ask("scancel", &["--user=root", "--signal=KILL"]).output();
+    let cancel = slurm.ask("scancel", &["--user=nobody", "--signal=KILL"]).output();
     succeeded(&cancel.expect("scancel runs"));
     assert_returned(&daemon);
+    let left = || fs::read_dir(dir.path().join("jobs")).expect("a directory").count();
+    until("the path is gone", || (left() == 0).then_some(()));
     if job.is_running() {
         job.end(Signal::SIGKILL);
     }

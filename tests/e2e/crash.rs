@@ -57,7 +57,7 @@ fn block_lease_and_job_numbers_are_not_reused_after_a_restart() {
         let block = number_of_block(&blocks[0]);
         drop(blocks);
         let mut client = daemon.client();
-        let job = worker::take_zeroing(&mut client, worker::Which::default(), false)
+        let job = worker::take_zeroing(&mut client, &wire::TakeZeroing::default())
             .expect("something to zero");
         let (block_before, lease_before, job_before) = last;
         assert!(

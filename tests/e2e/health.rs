@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -282,9 +283,7 @@ fn check_warns_of_pools_that_nothing_can_fill() {
         let output = run_check(&daemon, path.to_str().expect("text"));
         (output.status.code(), text(&output.stderr))
     };
-    if hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 1)]).is_none() {
-        return;
-    }
+    let Some(_pages) = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 1)]) else { return };
     let stock = "provider = \"stock\"\n";
     let (code, said) =
         check(&format!("{stock}[workers]\nmax = 0\n{}", PAGE.pool("ready = \"900T\"")));
@@ -300,4 +299,50 @@ fn check_warns_of_pools_that_nothing_can_fill() {
 
 fn run_check(daemon: &Daemon, path: &str) -> Output {
     run(daemon, &["serve", "--check", "--config", path])
+}
+
+/// A control group of its own, which ends with this value.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None` without a hierarchy of version 2 that has the hugetlb controller.
+    fn without_huge_pages() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let has = |root: &&&Path| {
+            let controllers = std::fs::read_to_string(root.join("cgroup.controllers"));
+            controllers.is_ok_and(|all| all.split_whitespace().any(|one| one == "hugetlb"))
+        };
+        let root = roots.iter().find(has)?;
+        std::fs::write(root.join("cgroup.subtree_control"), "+hugetlb").ok()?;
+        let group = Self(root.join(format!("prezero-test-{}", std::process::id())));
+        std::fs::create_dir(&group.0).ok()?;
+        std::fs::write(group.0.join("hugetlb.2MB.max"), "0").ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+// Promise P403 (operator): Where pages are free and none for the process that looks, `doctor` names
+// its cpuset and its limit, and no kernel.
+#[test]
+fn doctor_in_a_group_without_huge_pages_blames_no_kernel() {
+    let Some(_pages) = hugepages::reserve_all(&[(PAGE.size(), Some(Node(0)), 2)]) else { return };
+    let Some(group) = Group::without_huge_pages() else {
+        testkit::skip("no control group with the hugetlb controller here");
+        return;
+    };
+    let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$1\" doctor";
+    let mut doctor = Command::new("sh");
+    doctor.args(["-c", script]).arg(&group.0).arg(prezero_tests::daemon::binary());
+    let said = text(&doctor.stdin(Stdio::null()).output().expect("sh runs").stdout);
+    let line = said.lines().find(|line| line.contains("pins") && line.contains("2M: not tried"));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("none for this process") && line.contains("allows nodes"), "{line}");
+    assert!(line.contains("its limit is 0") && line.contains("hugetlb.2MB.max"), "{line}");
+    assert!(line.starts_with("ok"), "{line}");
 }

@@ -12,7 +12,6 @@ use rustix::fs::{Mode, OFlags};
 use testkit::child::{alone, fork};
 use testkit::punch;
 use units::Pages;
-use worker::Which;
 use worker::job::Task;
 
 /// Both ways of recycling, over both page sizes.
@@ -267,7 +266,8 @@ fn workers_path_descriptor_opens_nothing_after_its_report() {
     let worker = fork(|ready| {
         become_other_user();
         let mut client = daemon.client();
-        let job = worker::take_zeroing(&mut client, Which::default(), false).expect("trusted");
+        let job =
+            worker::take_zeroing(&mut client, &wire::TakeZeroing::default()).expect("trusted");
         let kept = hidden(&job.file().expect("a block"));
         let early = rustix::fs::open(path_of(&kept), OFlags::RDWR, Mode::empty()).is_ok();
         let Task::Allocate(task) = job.begin().expect("a job") else { return 2 };
@@ -307,7 +307,7 @@ fn a_report_of_pages_without_memory_makes_nothing_ready() {
     for allocated in [0, 1] {
         let Some(daemon) = Daemon::start(page, 2, &pool) else { return };
         let mut client = daemon.client();
-        let job = worker::take_zeroing(&mut client, Which::default(), false).expect("root");
+        let job = worker::take_zeroing(&mut client, &wire::TakeZeroing::default()).expect("root");
         let number = job.id();
         let Task::Allocate(task) = job.begin().expect("a job") else { panic!("new") };
         // Each lets go of the file, and keeps the job, as one does that reports.

@@ -319,7 +319,7 @@ fn unbacked_part_of_a_loan_is_still_there_when_it_is_mapped() {
     // Later than the daemon's last look at the kernel's counts, which knows of no mapping.
     std::thread::sleep(Duration::from_millis(50));
     let mut client = daemon.client();
-    let jobs = std::iter::from_fn(|| client.take_zeroing(None, None, false).ok());
+    let jobs = std::iter::from_fn(|| client.take_zeroing(&wire::TakeZeroing::default()).ok());
     let jobs: Vec<_> = jobs.collect();
     assert_eq!(jobs.len() as u64, PAGES - LENT, "jobs of one page each");
     loan.map_alone().expect("what was granted can be mapped");

@@ -24,6 +24,7 @@ mod pins;
 mod plan;
 mod policy;
 mod policy_doc;
+mod printed;
 mod protocol;
 mod resize;
 mod rights;

@@ -182,11 +182,14 @@ fn every_metric_moves_when_what_it_counts_happens() {
     });
     check(given, &[("prezero_released_bytes_total", bytes(3))]);
     let lost = change(&daemon, || {
-        drop(daemon.client().take_zeroing(None, None, false).expect("something to zero"));
+        drop(
+            daemon.client().take_zeroing(&wire::TakeZeroing::default()).expect("something to zero"),
+        );
         daemon.wait_for("lost", |pool| pool.zeroing_pages == Pages(0));
     });
     check(lost, &[("prezero_lost_workers_total", 1.0)]);
-    let job = daemon.client().take_zeroing(None, None, false).expect("something to zero");
+    let job =
+        daemon.client().take_zeroing(&wire::TakeZeroing::default()).expect("something to zero");
     let ended = change(&daemon, || {
         drop(job);
         daemon.wait_for("lost", |pool| pool.zeroing_pages == Pages(0));

@@ -2,6 +2,7 @@
 //! Loans by name: agents hand them on to others, which hold only a path.
 
 mod owners;
+mod paths;
 mod storm;
 
 use std::fs::File;

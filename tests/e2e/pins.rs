@@ -297,8 +297,7 @@ fn kept_content_and_a_workers_block_wait_for_the_last_pin() {
     };
     let (out, into) = rustix::pipe::pipe().expect("a pipe");
     let mut client = daemon.client();
-    let job =
-        worker::job::take_zeroing(&mut client, worker::Which::default(), false).expect("a job");
+    let job = worker::job::take_zeroing(&mut client, &wire::TakeZeroing::default()).expect("a job");
     let file = linux::BlockFile::from(
         job.file().expect("a block").try_clone_to_owned().expect("a descriptor"),
     );

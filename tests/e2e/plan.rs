@@ -15,7 +15,7 @@ use prezero_tests::{Daemon, Page};
 use serde_json::Value;
 use units::{Bytes, Pages};
 use worker::job::Task;
-use worker::{Which, take_zeroing};
+use worker::take_zeroing;
 
 /// 1 GiB: 64 blocks of 16 MiB, with up to 24 kept ready.
 const PAGES: u64 = 512;
@@ -74,7 +74,10 @@ fn zero(daemon: &Daemon, ended: &AtomicBool) {
     let mut client = daemon.client();
     while !ended.load(Ordering::Relaxed) {
         let begin = Instant::now();
-        let Ok(job) = take_zeroing(&mut client, Which::default(), true) else {
+        let Ok(job) = take_zeroing(
+            &mut client,
+            &wire::TakeZeroing { background: true, ..Default::default() },
+        ) else {
             thread::sleep(Duration::from_millis(2));
             continue;
         };

@@ -114,7 +114,7 @@ fn errors_carry_their_name_and_the_value_at_fault() {
 }
 
 // Promise P300 (socket): An unknown method, and a parameter that is unknown, missing or of another
-// type, get the standard errors with its name, and the connection goes on.
+// type, get the standard errors with its name and what was meant, and the connection goes on.
 #[test]
 fn standard_errors_name_their_cause_and_the_connection_goes_on() {
     let page = Page::Mib2;
@@ -160,11 +160,14 @@ fn standard_errors_name_their_cause_and_the_connection_goes_on() {
     ];
     for (method, parameters, error, field, value) in cases {
         let reply = call(&mut stream, method, &parameters);
-        let expected = json!({
-            "error": format!("org.varlink.service.{error}"), "parameters": { field: value },
-        });
-        assert_eq!(reply, expected, "{method} {parameters}");
+        assert_eq!(reply["error"], format!("org.varlink.service.{error}"), "{method}: {reply}");
+        assert_eq!(reply["parameters"][field], value, "{method} {parameters}");
+        let says = reply["parameters"]["reason"].as_str();
+        assert_eq!(says.is_some(), error == "InvalidParameter", "{method}: {reply}");
     }
+    let typing_error = call(&mut stream, lend, &json!({ "byts": 4096 }));
+    let says = &typing_error["parameters"]["reason"];
+    assert_eq!(says, "is unknown: did you mean `bytes`?", "{typing_error}");
     let upgrade = json!({ "method": "io.prezero.GetStatus", "upgrade": true }).to_string();
     stream.write_all(format!("{upgrade}\0").as_bytes()).expect("the daemon reads");
     let reply = call(&mut stream, "io.prezero.GetStatus", &json!({}));

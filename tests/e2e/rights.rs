@@ -22,7 +22,7 @@ fn without_a_group_only_root_may_do_anything() {
         let denied = |error| matches!(error, wire::Error::NotPermitted { uid: Uid(NO_USER), .. });
         denied(refusal(connect().lend(&request)))
             && denied(refusal(connect().status()))
-            && denied(refusal(connect().take_zeroing(None, None, false)))
+            && denied(refusal(connect().take_zeroing(&wire::TakeZeroing::default())))
             && denied(refusal(connect().release(None, None, None)))
             && denied(refusal(connect().configure(wire::PoolChange::default())))
     });
@@ -40,7 +40,7 @@ fn members_of_the_lend_group_may_borrow_but_not_zero() {
     as_other_user(|| {
         let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
         let loan = client.lend(&LendRequest::new(page.times(1))).expect("a member may borrow");
-        let zero = refusal(client.take_zeroing(None, None, false));
+        let zero = refusal(client.take_zeroing(&wire::TakeZeroing::default()));
         loan.map_alone().is_ok() && matches!(zero, wire::Error::NotPermitted { .. })
     });
 }
@@ -250,10 +250,10 @@ fn workers_of_the_zero_group_get_lent_blocks_only_if_trusted() {
         as_other_user(|| {
             let mut client = Client::connect(daemon.socket()).expect("everybody may connect");
             if trusted {
-                return client.take_zeroing(None, None, false).is_ok();
+                return client.take_zeroing(&wire::TakeZeroing::default()).is_ok();
             }
             let refused = [
-                refusal(client.take_zeroing(None, None, false)),
+                refusal(client.take_zeroing(&wire::TakeZeroing::default())),
                 refusal(client.finish_zeroing(JobId(1), units::Pages(1))),
             ];
             refused.iter().all(|e| e.to_string().contains("write to the control tree"))

@@ -19,10 +19,12 @@ mod behind;
 mod cases;
 mod differ;
 mod environment;
+mod handback;
 mod malloc;
 mod nodes;
 mod threads;
 mod unlinked;
+mod wishes;
 
 const PAGE: Page = Page::Mib2;
 /// What the program and its copies need at most, and as many for the daemon to keep ready.

@@ -4,6 +4,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use units::Pages;
@@ -102,4 +103,42 @@ fn dead_daemons_socket_is_replaced_and_a_living_ones_is_not() {
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(2));
     drop(listener);
+}
+
+// Promise P400 (operator): A start that fails leaves no mount behind, neither of huge pages nor of
+// the control tree; mounts that were there before stay.
+#[test]
+fn failed_start_leaves_no_mount_behind() {
+    let page = Page::Mib2;
+    let other = Daemon::start_with(None, "", &["--plain"]);
+    let Some(mut daemon) = Daemon::start(page, 2, &page.pool("")) else { return };
+    if !other.tree().join("hugepagectl").exists() {
+        testkit::skip("there is no FUSE here");
+        return;
+    }
+    // The last step of a start: its tree's place is another daemon's.
+    let scratch = daemon.scratch().to_owned();
+    let config = scratch.join("taken.toml");
+    let tree = format!("[tree]\nenabled = true\npath = \"{}\"\n", other.tree().display());
+    std::fs::write(&config, page.pool("") + &tree).expect("our own directory");
+    let starts = |run_dir: &Path| {
+        let mut command = Command::new(prezero_tests::daemon::binary());
+        command.args(["serve", "--run-dir"]).arg(run_dir).arg("--config").arg(&config);
+        let output = command.arg("--socket").arg(scratch.join("second")).output();
+        let output = output.expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(why.contains("another daemon's control tree"), "{why}");
+    };
+    let mounts = || std::fs::read_to_string("/proc/self/mounts").expect("/proc");
+    let fresh = scratch.join("fresh");
+    starts(&fresh);
+    let left = mounts();
+    assert!(!left.contains(&fresh.display().to_string()), "{left}");
+    daemon.zero("max");
+    daemon.terminate();
+    let run_dir = daemon.run_dir();
+    starts(&run_dir);
+    daemon.launch();
+    assert_eq!(daemon.pool().ready_pages, Pages(2), "what was there before stays");
 }

@@ -9,7 +9,7 @@ use prezero_tests::memory::assert_zero;
 use prezero_tests::{Daemon, Page};
 use units::Pages;
 use worker::job::{Done, Job, Task};
-use worker::{Which, take_zeroing};
+use worker::take_zeroing;
 
 fn allocate(job: Job, pages: u64) -> Done {
     let Ok(Task::Allocate(task)) = job.begin() else { panic!("a fresh block is allocated") };
@@ -20,7 +20,7 @@ fn allocate(job: Job, pages: u64) -> Done {
 }
 
 fn take(client: &mut Client) -> Job {
-    take_zeroing(client, Which::default(), false).expect("something to zero")
+    take_zeroing(client, &wire::TakeZeroing::default()).expect("something to zero")
 }
 
 // Promise P18.
@@ -94,7 +94,7 @@ fn with_everything_ready_there_is_nothing_to_zero() {
     let page = Page::Mib2;
     let Some(daemon) = Daemon::start(page, 2, &page.pool("max = 2")) else { return };
     daemon.zero("max");
-    let nothing = daemon.client().take_zeroing(None, None, false);
+    let nothing = daemon.client().take_zeroing(&wire::TakeZeroing::default());
     assert!(matches!(nothing, Err(Error::Refused(wire::Error::NothingToZero))), "{nothing:?}");
 }
 
@@ -107,4 +107,27 @@ fn a_dropped_job_returns_its_pages() {
         p.zeroing_pages == Pages(0) && p.zeroable_pages == Pages(2)
     });
     assert_eq!(daemon.kernel_free(page), 2);
+}
+
+// Promise P422 (work): The daemon's worker stays for the pages of the next loan: a pool that is
+// lent from all the time is zeroed by one process, which ends when it has had nothing to do.
+#[test]
+fn own_worker_stays_while_loans_come_back() {
+    let page = Page::Mib2;
+    let pool = page.pool("ready_low = 4\nready_high = 4");
+    let config = format!("[workers]\nmax = 1\nsched_idle = false\n{pool}");
+    let Some(daemon) = Daemon::start(page, 4, &config) else { return };
+    let fill = || daemon.wait_for("full", |pool| pool.ready_pages == Pages(4));
+    fill();
+    let workers = || prezero_tests::process::children(daemon.pid());
+    let first = workers();
+    assert_eq!(first.len(), 1, "it waits");
+    for _ in 0..20 {
+        let memory = daemon.lend(page, 2).map_alone().expect("a mapping");
+        memory.fill(0..4 << 20, 1);
+        drop(memory);
+        fill();
+        assert_eq!(workers(), first);
+    }
+    daemon.wait_for("ended", |_| workers().is_empty() && daemon.status().workers == 0);
 }

@@ -77,6 +77,7 @@ pub(crate) const FAILING: &[(&str, &[&str])] = &[
     ("sendto", &[]),
     ("set_mempolicy", &["ENOMEM"]),
     ("setsockopt", &["ENOMEM"]),
+    ("setxattr", &["ENOSPC", "ENOMEM", "EIO"]),
     ("sigaltstack", &["ENOMEM"]),
     ("signalfd4", &["EMFILE", "ENOMEM"]),
     ("socket", &["EMFILE", "ENOMEM"]),

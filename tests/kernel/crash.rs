@@ -11,7 +11,7 @@ use prezero_tests::{Daemon, Page};
 use testkit::hugepages;
 use units::Pages;
 use worker::job::Task;
-use worker::{Which, take_zeroing};
+use worker::take_zeroing;
 
 use super::support::{self, kernel, soil_pool};
 
@@ -44,12 +44,12 @@ fn a_job_that_is_dropped_or_reported_twice_costs_nothing() {
     let page = Page::Mib2;
     let Some(daemon) = support::daemon(page, 4, "") else { return };
     let mut client = daemon.client();
-    let job = take_zeroing(&mut client, Which::default(), false).expect("something to zero");
+    let job = take_zeroing(&mut client, &wire::TakeZeroing::default()).expect("something to zero");
     assert!(job.file().is_none());
     assert_eq!(job.pages(), Pages(4));
     drop(job);
     daemon.wait_for("lost", |_| daemon.status().counters.lost_workers == 1);
-    let job = take_zeroing(&mut client, Which::default(), false).expect("something to zero");
+    let job = take_zeroing(&mut client, &wire::TakeZeroing::default()).expect("something to zero");
     let number = job.id();
     let Ok(Task::InKernel(task)) = job.begin() else { panic!("pages of the kernel's pool") };
     assert_eq!(task.zero(Pages(3)).expect("zeroed").pages, Pages(3));

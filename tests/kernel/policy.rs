@@ -128,7 +128,7 @@ fn max_bounds_zeroed_and_lent() {
     daemon.wait_for("refilled as far as max", |p| p.ready_pages == Pages(2));
     daemon.zero("max");
     assert_eq!(daemon.pool().ready_pages, Pages(2));
-    let nothing = daemon.client().take_zeroing(None, None, false);
+    let nothing = daemon.client().take_zeroing(&wire::TakeZeroing::default());
     assert!(nothing.is_err(), "{nothing:?}");
     assert_eq!(daemon.pool().max_pages, Some(Pages(6)));
 }

@@ -19,7 +19,7 @@ const BLOCK: u64 = 1024;
 fn being_zeroed() -> (Daemon, Client, Vec<OwnedFd>) {
     let daemon = daemon(&format!("pages_per_block = {BLOCK}"), "");
     let mut worker = daemon.client();
-    let (_, fds) = worker.take_zeroing(None, None, false).expect("a job");
+    let (_, fds) = worker.take_zeroing(&wire::TakeZeroing::default()).expect("a job");
     (daemon, worker, fds)
 }
 

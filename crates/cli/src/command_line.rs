@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{self, Outcome};
 use crate::manual;
+use crate::placement;
 use crate::verbs::{
     complete, completions, doctor, drain, holders, lab, lend, loans, module, named, release,
     reserve, revoke, run, serve, set, status, top, wait, watch, zero,
@@ -77,6 +78,8 @@ pub(crate) enum Verb {
     #[command(hide = true)]
     Complete(complete::Args),
     #[command(hide = true)]
+    Unlend(placement::Args),
+    #[command(hide = true)]
     Man(manual::Args),
 }
 
@@ -106,6 +109,7 @@ impl Verb {
             Self::Plan(args) => lab::plan(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Complete(args) => complete::run(&args),
+            Self::Unlend(args) => placement::run(&args),
             // The laboratory has the pages of its verbs, and brings them.
             Self::Man(args) => {
                 args.write(command(), |name| !["bench", "demo", "plan"].contains(&name))

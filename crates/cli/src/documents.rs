@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use clap::error::ErrorKind;
 
 use crate::command_line::command;
+use crate::environment::{self, Part};
+use crate::exit;
 
 /// What words in capitals stand for.
 const VALUES: &[(&str, &str)] = &[
@@ -156,8 +158,8 @@ fn commands_of_documents_are_taken() {
 const HEAD: &str = "\
 # Verbs
 
-The help of each verb, as `prezero VERB --help` prints it. [Commands and exit codes](commands.md)
-has them in one table. The package `prezero-lab` brings `bench`, `demo` and `plan`, which have
+The help of each verb, as `prezero VERB --help` prints it. [Commands](commands.md) has them in one
+table. The package `prezero-lab` brings `bench`, `demo` and `plan`, which have
 their own help.
 ";
 
@@ -180,13 +182,172 @@ fn page_of_verbs_is_the_help() {
             write_help(&mut page, verb, &format!("prezero {name}"));
         }
     }
-    let path = root().join("docs/reference/verbs.md");
+    is_written("verbs", &page);
+}
+
+/// That a page of the reference is this text; it is written anew where that is asked for.
+fn is_written(name: &str, page: &str) {
+    let path = root().join(format!("docs/reference/{name}.md"));
     if std::env::var_os("PREZERO_WRITE_DOCS").is_some() {
-        fs::write(&path, &page).expect("the page can be written");
+        fs::write(&path, page).expect("the page can be written");
         return;
     }
-    let written = fs::read_to_string(&path).expect("the page");
-    assert!(written == page, "write it anew: PREZERO_WRITE_DOCS=1 cargo test -p prezero-cli verbs");
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == page,
+        "{name}.md: write it anew: PREZERO_WRITE_DOCS=1 cargo test -p prezero-cli --lib documents"
+    );
+}
+
+const ENVIRONMENT: &str = "\
+# Environment
+
+The variables that prezero reads, and those that it sets for programs. prezero(1) has the same list.
+";
+
+#[test]
+fn page_of_the_environment_is_its_table() {
+    let mut page = ENVIRONMENT.to_owned();
+    for (part, heading, after) in [
+        (
+            Part::Lent,
+            "Set for a program by `prezero lend`",
+            "A pod gets `PREZERO_MEM` and `PREZERO_MEM_BYTES` for a request called `mem`.\n",
+        ),
+        (Part::Commands, "Read by the commands and the libraries", ""),
+        (
+            Part::Shim,
+            "Read by the shim",
+            "`prezero run` sets them; `LD_PRELOAD` alone works, too. A malformed value is ignored, and \
+             the log\nsays so.\n",
+        ),
+    ] {
+        let has_options = part != Part::Lent;
+        let head = if has_options { "variable | option | meaning" } else { "variable | value" };
+        let rule = "---|".repeat(head.split('|').count());
+        let _ = write!(page, "\n## {heading}\n\n| {head} |\n|{rule}\n");
+        for row in environment::TABLE.iter().filter(|row| row.part == part) {
+            let code =
+                |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+            let option =
+                if has_options { format!(" {} |", code(row.option)) } else { String::new() };
+            let _ = writeln!(page, "| `{}` |{option} {} |", row.name, row.meaning);
+        }
+        if !after.is_empty() {
+            let _ = write!(page, "\n{after}");
+        }
+    }
+    is_written("environment", &page);
+}
+
+const EXIT_CODES: &str = "\
+# Exit codes
+
+Every command of prezero ends by one of these codes. Scripts may depend on them.
+
+| code | meaning |
+|---|---|
+";
+
+const AFTER_EXIT_CODES: &str = "
+`lend` and `run` give the command their own place, so any other code is the command's.
+[Errors](errors.md) has the code of each refusal, and
+[troubleshooting](../guides/troubleshooting.md#a-loan-is-refused) explains the messages.
+";
+
+#[test]
+fn page_of_the_exit_codes_is_their_table() {
+    let mut page = EXIT_CODES.to_owned();
+    for line in exit::TABLE.lines() {
+        let row = line.trim_start().split_once(' ').filter(|(code, _)| code.parse::<u8>().is_ok());
+        if let Some((code, meaning)) = row {
+            let _ = writeln!(page, "| {code} | {} |", meaning.trim_start());
+        }
+    }
+    is_written("exit-codes", &(page + AFTER_EXIT_CODES));
+}
+
+const ERRORS: &str = "\
+# Errors
+
+Each method of the varlink interfaces is refused by one of these errors. Commands print its message
+and end by its [exit code](exit-codes.md). The libraries return the error with its fields.
+[Interfaces as files](interfaces.md) has the definitions.
+";
+
+/// One error of a definition: its comment, and the names and types of its fields.
+struct ErrorOf {
+    name: String,
+    meaning: String,
+    fields: Vec<(String, String)>,
+}
+
+/// The errors that a file of the interface defines.
+fn errors_of(definition: &str) -> Vec<ErrorOf> {
+    let mut found = Vec::new();
+    let (mut comment, mut lines) = (Vec::new(), definition.lines());
+    while let Some(line) = lines.next() {
+        if let Some(text) = line.strip_prefix("# ") {
+            comment.push(text);
+            continue;
+        }
+        if let Some((name, _)) = line.strip_prefix("error ").and_then(|rest| rest.split_once(' ')) {
+            let inside = lines.by_ref().take_while(|line| !line.starts_with(')'));
+            let fields = inside.filter(|line| !line.trim_start().starts_with('#'));
+            let field = |line: &str| {
+                let (name, kind) = line.trim().trim_end_matches(',').split_once(": ")?;
+                Some((name.to_owned(), kind.to_owned()))
+            };
+            let is_empty = line.ends_with("()");
+            let fields = if is_empty { Vec::new() } else { fields.filter_map(field).collect() };
+            found.push(ErrorOf { name: name.to_owned(), meaning: comment.join(" "), fields });
+        }
+        comment.clear();
+    }
+    found
+}
+
+/// The exit code of a command that is refused by it.
+fn exit_of(error: &ErrorOf) -> u8 {
+    let value = |(name, kind): &(String, String)| {
+        let value = match (kind.as_str(), name.as_str()) {
+            ("int", "page_bytes") => serde_json::json!(4096),
+            ("int", _) => serde_json::json!(1),
+            _ => serde_json::json!("a"),
+        };
+        (name.clone(), value)
+    };
+    let fields: serde_json::Map<_, _> = error.fields.iter().map(value).collect();
+    let name = format!("{}.{}", wire::INTERFACE, error.name);
+    let refused = if fields.is_empty() {
+        serde_json::json!({ "error": name })
+    } else {
+        serde_json::json!({ "error": name, "parameters": fields })
+    };
+    let refused: wire::Error = serde_json::from_value(refused).expect("an error of the interface");
+    exit::Failure::from(client::Error::Refused(refused)).exit as u8
+}
+
+#[test]
+fn page_of_the_errors_is_the_interfaces() {
+    let mut page = ERRORS.to_owned();
+    let fields = |error: &ErrorOf| {
+        let names: Vec<_> = error.fields.iter().map(|(name, _)| format!("`{name}`")).collect();
+        names.join(", ")
+    };
+    let errors = errors_of(wire::DESCRIPTION);
+    assert!(errors.len() > 10, "the errors are found");
+    page += "\n## io.prezero and io.prezero.agent\n\n| error | exit | meaning | fields |\n|---|---|---|---|\n";
+    for error in &errors {
+        let (name, exit) = (&error.name, exit_of(error));
+        let _ = writeln!(page, "| `{name}` | {exit} | {} | {} |", error.meaning, fields(error));
+    }
+    page += "\n## org.varlink.service\n\nFor calls that the interface does not have. A command of \
+             the daemon's own version causes none.\n\n| error | meaning | fields |\n|---|---|---|\n";
+    for error in &errors_of(wire::SERVICE.1) {
+        let _ = writeln!(page, "| `{}` | {} | {} |", error.name, error.meaning, fields(error));
+    }
+    is_written("errors", &page);
 }
 
 #[test]

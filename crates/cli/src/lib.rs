@@ -11,6 +11,7 @@
 mod command_line;
 #[cfg(test)]
 mod documents;
+pub mod environment;
 pub mod exit;
 pub mod inherited;
 pub mod installed;
@@ -18,6 +19,7 @@ pub mod machine;
 pub mod manual;
 pub mod output;
 mod parse;
+mod placement;
 mod program;
 pub mod shared;
 mod verbs;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Command;
 use clap_mangen::Man;
 
+use crate::environment::{self, Variable};
 use crate::exit::{self, Exit, Outcome};
 
 /// Write the manual pages of this command line, prezero.1, prezero-serve.1 and so on
@@ -74,13 +75,17 @@ fn render(page: &Command) -> std::io::Result<Vec<u8>> {
         }
         literal(&mut out, text)?;
     }
-    let variables: Vec<_> = page
+    let mut variables: Vec<_> = page
         .get_arguments()
         .filter_map(|argument| {
             let (name, flag) = (argument.get_env()?, argument.get_long()?);
             Some(format!("{:<20} the default of --{flag}", name.display()))
         })
         .collect();
+    if page.get_name() == "prezero" {
+        let row = |row: &Variable| format!("{:<24} {}", row.name, row.meaning);
+        variables = environment::TABLE.iter().map(row).collect();
+    }
     if !variables.is_empty() {
         section(&mut out, "ENVIRONMENT")?;
         literal(&mut out, &variables.join("\n"))?;

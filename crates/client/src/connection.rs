@@ -113,18 +113,12 @@ impl Client {
         Loan::from_reply(lent, fds)
     }
 
-    /// Takes work for a worker: the job, and its descriptors. `background` asks only for work that
-    /// the thresholds want.
+    /// Takes work for a worker: the job, and its descriptors. Blocks for the request's `wait_ms`.
     ///
     /// # Errors
     /// [`wire::Error::NothingToZero`] as [`Error::Refused`] when there is nothing (left) to do.
-    pub fn take_zeroing(
-        &mut self,
-        node: Option<Node>,
-        page_size: Option<PageSize>,
-        background: bool,
-    ) -> Result<(wire::Job, Vec<OwnedFd>)> {
-        self.call(&TakeZeroing { node, page_size, background })
+    pub fn take_zeroing(&mut self, request: &TakeZeroing) -> Result<(wire::Job, Vec<OwnedFd>)> {
+        self.call(request)
     }
 
     /// Reports a job. Everything of it must have been dropped before: the daemon proves that no

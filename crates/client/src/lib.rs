@@ -51,4 +51,6 @@ pub use loan::Loan;
 pub use mapped::MappedLoan;
 pub use units::{Bytes, LoanName, Node, Owner, PageSize, Pages};
 pub use wire::agent::SOCKET_ENDING as AGENT_SOCKET_ENDING;
-pub use wire::{DEFAULT_SOCKET, Hold, LendRequest, NamedLoan, PoolStatus, Provider, Status};
+pub use wire::{
+    DEFAULT_SOCKET, Hold, LendRequest, LoanPaths, NamedLoan, PoolStatus, Provider, Status,
+};

@@ -16,6 +16,7 @@
 //! Every function blocks for one system call or a few reads of a virtual file unless its text says
 //! more. Oldest kernel: 5.14 (`MADV_POPULATE_WRITE`).
 
+pub mod bind;
 pub mod block_dir;
 pub mod block_file;
 pub mod boot;

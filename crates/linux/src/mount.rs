@@ -71,10 +71,29 @@ impl HugetlbMount {
     }
 }
 
-/// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted.
+/// Whether a file system or a file is mounted exactly there.
+///
+/// # Errors
+/// Those of reading mountinfo.
+pub fn is_mounted(roots: &Roots, at: &Path) -> Result<bool> {
+    Ok(mountinfo::read(roots)?.iter().any(|entry| entry.dir == at))
+}
+
+/// Takes what is mounted there out of the tree at once; open and mapped files stay usable.
+///
+/// # Errors
+/// EINVAL where nothing is mounted.
+pub fn detach(at: &Path) -> Result<()> {
+    mountinfo::detach(at)
+}
+
+/// The hugetlbfs mounts of one page size that this process sees, in the order they were mounted,
+/// without single files that are bound elsewhere.
 pub fn find(roots: &Roots, page: PageSize) -> Result<Vec<HugetlbMount>> {
     let mut mounts = Vec::new();
-    for entry in mountinfo::read(roots)?.into_iter().filter(|entry| entry.kind == "hugetlbfs") {
+    let is_whole = |entry: &mountinfo::MountEntry| entry.root == Path::new("/");
+    let all = mountinfo::read(roots)?.into_iter().filter(|entry| entry.kind == "hugetlbfs");
+    for entry in all.filter(is_whole) {
         let mut options = entry.options.split(',');
         let size = options.find_map(|option| option.strip_prefix("pagesize=")).and_then(parse_size);
         if size.ok_or_else(|| entry.malformed(roots))? == page {

@@ -13,6 +13,10 @@ use crate::roots::Roots;
 /// One mount.
 #[derive(Debug)]
 pub(crate) struct MountEntry {
+    /// Its device's major and minor number.
+    pub(crate) device: (u32, u32),
+    /// What of its file system is mounted: `/` for all of it.
+    pub(crate) root: PathBuf,
     /// Where it is mounted.
     pub(crate) dir: PathBuf,
     /// The kind of its file system, `hugetlbfs` or `fuse.prezero`.
@@ -54,7 +58,10 @@ fn malformed(roots: &Roots, line: &str) -> Error {
 fn parse(line: &str) -> Option<MountEntry> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
+    let (major, minor) = before.split(' ').nth(2)?.split_once(':')?;
     Some(MountEntry {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        root: unescape(before.split(' ').nth(3)?),
         dir: unescape(before.split(' ').nth(4)?),
         kind: after.next()?.to_owned(),
         options: after.nth(1).unwrap_or_default().to_owned(),

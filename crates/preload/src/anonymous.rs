@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`.
+//! `mmap(MAP_ANONYMOUS | MAP_HUGETLB)`; and large shared mappings without `MAP_HUGETLB`, where the
+//! operator allows it (`PREZERO_ANONYMOUS`, `prezero run --anonymous`).
 //!
 //! Lent memory is a file's, mapped shared. For a shared request the kernel does the same, so the
 //! program finds no difference. A private request is served only on demand: [`crate::private`].
@@ -14,8 +15,9 @@
 #![expect(unsafe_code, reason = "maps memory where the program asked for it")]
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use client::Loan;
+use client::{Bytes, Loan};
 use libc::c_int;
 
 use crate::config::config;
@@ -47,6 +49,20 @@ pub(crate) fn is_for_huge_pages(flags: c_int) -> bool {
     flags & wanted == wanted
 }
 
+/// Plain shared mappings of at least that size are served; none without the operator's wish.
+static MIN_PLAIN: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Has plain shared mappings of at least that size served.
+pub(crate) fn serve_plain(min: u64) {
+    MIN_PLAIN.store(min, Ordering::Relaxed);
+}
+
+/// Whether it is a plain shared mapping that the operator wants served.
+pub(crate) fn is_large(flags: c_int, bytes: usize) -> bool {
+    let is_plain = flags & libc::MAP_HUGETLB == 0 && flags & libc::MAP_TYPE == libc::MAP_SHARED;
+    is_plain && bytes as u64 >= MIN_PLAIN.load(Ordering::Relaxed)
+}
+
 pub(crate) fn is_private(flags: c_int) -> bool {
     flags & libc::MAP_TYPE == libc::MAP_PRIVATE
 }
@@ -55,6 +71,11 @@ impl Request {
     /// The page size that the flags name, or the default.
     fn page(&self, default: u64) -> u64 {
         self.file_page.unwrap_or_else(|| page_of(self.flags.cast_unsigned(), default))
+    }
+
+    /// Whether it asks for no huge pages: [`serve_plain`].
+    fn is_plain(&self) -> bool {
+        self.file_page.is_none() && !is_for_huge_pages(self.flags)
     }
 
     /// Why the request is not served.
@@ -79,6 +100,13 @@ impl Request {
                 Some("the address is not a multiple of the page size")
             }
             () if self.bytes == 0 => Some("it is empty"),
+            // The kernel unmaps whole huge pages only.
+            () if self.is_plain() && !(self.bytes as u64).is_multiple_of(page) => {
+                Some("its length is not a multiple of the page size")
+            }
+            () if self.is_plain() && self.flags & libc::MAP_FIXED != 0 => {
+                Some("it is plain memory with MAP_FIXED")
+            }
             () => None,
         }
     }
@@ -116,16 +144,22 @@ pub(crate) unsafe fn map(
     };
     let rows_move = || raw::kernel_release().is_some_and(|release| release >= (6, 17));
     let single = !is_private(request.flags) && !rows_move();
-    let loan = match lender.lend(Ask { bytes, page, single, last_hope, node: None }) {
-        Ok(loan) if loan.ready_bytes().0 > 0 || last_hope => loan,
-        Ok(_) => return not(&"nothing is ready"),
+    let loans = match lender.lend_spread(Ask { bytes, page, single, last_hope, node: None }) {
+        Ok(loans) => loans,
         Err(why) => return not(&why),
     };
-    let ready = loan.ready_bytes();
+    let ready: Bytes = loans.iter().map(Loan::ready_bytes).sum();
+    if ready.0 == 0 && !last_hope {
+        return not(&"nothing is ready");
+    }
+    if request.is_plain() && ready.0 < bytes {
+        // Its own pages would come without a limit.
+        return not(&"it is plain memory, and not all of it is ready");
+    }
     // SAFETY: the caller's contract.
-    match unsafe { serve(files, &loan, request, page) } {
+    match unsafe { serve(files, &loans, request, page) } {
         Ok(start) => {
-            let blocks = loan.parts().len();
+            let blocks: usize = loans.iter().map(|loan| loan.parts().len()).sum();
             say(format_args!(
                 "mmap of {bytes} bytes at {start:#x} is served: {ready} ready, {blocks} blocks"
             ));
@@ -135,26 +169,29 @@ pub(crate) unsafe fn map(
     }
 }
 
-/// Maps the loan for the request.
+/// Maps the loans for the request.
 ///
 /// # Safety
 /// As [`map`].
 unsafe fn serve(
     files: &mut LentFiles,
-    loan: &Loan,
+    loans: &[Loan],
     request: Request,
     page: u64,
 ) -> Result<usize, String> {
     let too_long = |_| "it is too long".to_owned();
-    let bytes = usize::try_from(loan.bytes().0).map_err(too_long)?;
+    let bytes: Bytes = loans.iter().map(Loan::bytes).sum();
+    let bytes = usize::try_from(bytes.0).map_err(too_long)?;
     let page = usize::try_from(page).map_err(too_long)?;
     let private = is_private(request.flags);
-    files.add(loan, page, private, None).map_err(|error| error.to_string())?;
+    for loan in loans {
+        files.add(loan, page, private, None).map_err(|error| error.to_string())?;
+    }
     // SAFETY: the caller's contract.
-    unsafe { place(loan, request, bytes, page) }
+    unsafe { place(loans, request, bytes, page) }
 }
 
-/// Maps the loan's blocks in a row, and notes the range.
+/// Maps the loans' blocks in a row, and notes the range.
 ///
 /// Where the request replaces something, the blocks are mapped elsewhere first, and moved: a
 /// refusal changes nothing.
@@ -162,7 +199,7 @@ unsafe fn serve(
 /// # Safety
 /// As [`map`].
 pub(crate) unsafe fn place(
-    loan: &Loan,
+    loans: &[Loan],
     request: Request,
     bytes: usize,
     page: usize,
@@ -179,7 +216,7 @@ pub(crate) unsafe fn place(
         return Err(why.to_owned());
     }
     // SAFETY: the caller's contract, and a range of this function's own.
-    let placed = unsafe { map_blocks(loan, request, start) }.and_then(|()| {
+    let placed = unsafe { map_blocks(loans, request, start) }.and_then(|()| {
         if private {
             // A child must never share private memory. The advice changes no content.
             // SAFETY: just mapped.
@@ -187,7 +224,7 @@ pub(crate) unsafe fn place(
         }
         if replaces {
             // SAFETY: the program gave that range up by MAP_FIXED.
-            unsafe { move_blocks(loan, start, to) }?;
+            unsafe { move_blocks(loans, start, to) }?;
         }
         Ok(())
     });
@@ -211,9 +248,9 @@ pub(crate) unsafe fn place(
 
 /// # Safety
 /// The range from `start` on is the caller's own.
-unsafe fn map_blocks(loan: &Loan, request: Request, start: usize) -> raw::Result<()> {
+unsafe fn map_blocks(loans: &[Loan], request: Request, start: usize) -> raw::Result<()> {
     let mut at = start;
-    for (fd, part) in loan.parts() {
+    for (fd, part) in loans.iter().flat_map(Loan::parts) {
         let bytes = usize::try_from(part.bytes.0).map_err(|_| Errno(libc::ENOMEM))?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | (request.flags & KEPT);
         // SAFETY: the caller's contract.
@@ -225,9 +262,9 @@ unsafe fn map_blocks(loan: &Loan, request: Request, start: usize) -> raw::Result
 
 /// # Safety
 /// The blocks are the caller's own, and so is the range from `to` on.
-unsafe fn move_blocks(loan: &Loan, from: usize, to: usize) -> raw::Result<()> {
+unsafe fn move_blocks(loans: &[Loan], from: usize, to: usize) -> raw::Result<()> {
     let mut ahead = 0;
-    for (_, part) in loan.parts() {
+    for (_, part) in loans.iter().flat_map(Loan::parts) {
         let bytes = usize::try_from(part.bytes.0).map_err(|_| Errno(libc::ENOMEM))?;
         // SAFETY: the caller's contract.
         unsafe { raw::mremap(from + ahead, bytes, bytes, raw::MOVE, to + ahead) }?;

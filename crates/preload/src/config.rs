@@ -85,6 +85,37 @@ impl Config {
     }
 }
 
+/// What the operator wants beside calls for huge pages. It is read at the start, as any call of the
+/// program may be meant.
+#[derive(Debug)]
+pub(crate) struct Wishes {
+    /// Serve plain shared mappings of at least that size.
+    pub(crate) anonymous: Option<u64>,
+    /// Count ready pages in `MemAvailable`.
+    pub(crate) count_ready: bool,
+}
+
+impl Wishes {
+    /// Whether the operator has any.
+    pub(crate) fn are_any() -> bool {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        is_set("PREZERO_ANONYMOUS") || is_set("PREZERO_COUNT_READY")
+    }
+
+    /// The caller has the guard.
+    pub(crate) fn from_environment() -> Self {
+        if !is_meant(std::env::var_os("PREZERO_ONLY")) {
+            return Self { anonymous: None, count_ready: false };
+        }
+        say::open(std::env::var_os("PREZERO_SHIM_LOG"));
+        let bytes = |text: &str| text.parse().ok().filter(|bytes| *bytes > 0).map(Some);
+        Self {
+            anonymous: read("PREZERO_ANONYMOUS", "bytes", None, bytes),
+            count_ready: read("PREZERO_COUNT_READY", "0 or 1", false, zero_or_one),
+        }
+    }
+}
+
 fn zero_or_one(text: &str) -> Option<bool> {
     match text {
         "0" => Some(false),

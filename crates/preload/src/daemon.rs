@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use client::{Bytes, Client, Hold, LendRequest, Loan, Node, PageSize};
 
 use crate::config::config;
-use crate::policy::Choice;
+use crate::policy::{Choice, NodeShare, portions};
 
 /// How long no daemon is asked after one did not answer.
 const DAEMON_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -39,6 +39,50 @@ impl Lender {
         Self { rest_until: None }
     }
 
+    /// The bytes that are ready, in pages of any size; `None` where no daemon says so in time.
+    pub(crate) fn ready(&mut self) -> Option<u64> {
+        if self.rest_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let config = config();
+        let status =
+            Client::connect_within(&config.socket, config.wait).and_then(|mut c| c.status());
+        let Ok(status) = status else {
+            self.rest_until = Some(Instant::now() + DAEMON_RETRY_INTERVAL);
+            return None;
+        };
+        Some(status.pools.iter().map(|pool| pool.ready_pages.bytes(pool.page_size).0).sum())
+    }
+
+    /// Borrows in the nodes' portions where the thread's policy spreads memory, else as
+    /// [`lend`](Self::lend) does.
+    pub(crate) fn lend_spread(&mut self, ask: Ask) -> Result<Vec<Loan>, String> {
+        let choice = Choice::of_thread()?;
+        match choice.spread() {
+            Some(shares) if ask.node.is_none() => self.lend_portions(ask, shares),
+            _ => self.lend(ask).map(|loan| vec![loan]),
+        }
+    }
+
+    /// Borrows each node's portion, in the order in which the memory is mapped.
+    pub(crate) fn lend_portions(
+        &mut self,
+        ask: Ask,
+        shares: &[NodeShare],
+    ) -> Result<Vec<Loan>, String> {
+        if ask.single {
+            return Err("the memory policy spreads pages over several nodes".to_owned());
+        }
+        let portions = portions(shares, ask.bytes / ask.page).into_iter();
+        let lent = portions.map(|(node, pages)| {
+            let loan = self.lend(Ask { bytes: pages * ask.page, node: Some(node), ..ask })?;
+            // The kernel would go round the nodes for the missing pages of this one.
+            let is_whole = loan.ready_bytes() == loan.bytes();
+            is_whole.then_some(loan).ok_or_else(|| format!("node {node} has too few ready pages"))
+        });
+        lent.collect()
+    }
+
     /// Borrows, or says why not.
     pub(crate) fn lend(&mut self, ask: Ask) -> Result<Loan, String> {
         if self.rest_until.is_some_and(|until| Instant::now() < until) && !ask.last_hope {
@@ -49,6 +93,9 @@ impl Lender {
             Some(node) => Choice::only(node),
             None => Choice::of_thread()?,
         };
+        if choice.spread().is_some() {
+            return Err("the memory policy spreads pages over several nodes".to_owned());
+        }
         let config = config();
         let wait = if ask.last_hope { config.wait.max(LAST_HOPE_TIMEOUT) } else { config.wait };
         let socket = &config.socket;

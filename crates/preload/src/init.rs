@@ -6,9 +6,9 @@
 //! The handlers live as long as the process.
 #![expect(unsafe_code, reason = "registers functions with the C library")]
 
-use crate::config::{config, is_malloc_told};
+use crate::config::{Wishes, config, is_malloc_told};
 use crate::guard::{self, LOAN_LOCK_TIMEOUT, guarded};
-use crate::{defect, lookup, next, private, sharing};
+use crate::{anonymous, defect, lookup, meminfo_calls, next, private, sharing};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -17,6 +17,17 @@ static START: extern "C" fn() = {
         next::find_all();
         lookup::find_real();
         defect::install();
+        if Wishes::are_any() {
+            guarded(LOAN_LOCK_TIMEOUT, |_| {
+                let wishes = Wishes::from_environment();
+                if let Some(min) = wishes.anonymous {
+                    anonymous::serve_plain(min);
+                }
+                if wishes.count_ready {
+                    meminfo_calls::count_ready();
+                }
+            });
+        }
         if is_malloc_told() {
             // No other call may ever come here to say so.
             guarded(LOAN_LOCK_TIMEOUT, |_| config());

@@ -9,11 +9,13 @@
 //! |---|---|
 //! | [`memory_calls`], [`memfd_calls`], [`segment_calls`] | the exported functions |
 //! | [`fd_passing`], [`raw_syscalls`] | `sendmsg`; `syscall` and `prctl` |
+//! | [`meminfo_calls`] | `read` of `/proc/meminfo`, with `PREZERO_COUNT_READY=1` |
 //! | [`lookup`], [`init`] | `dlsym`; the constructor and fork |
 //! | [`anonymous`] | serves `mmap(MAP_ANONYMOUS / MAP_HUGETLB)` |
 //! | [`private`] | what private memory promises, with `PREZERO_PRIVATE=1` |
 //! | [`memfd`] | serves memfds, and unlinked files in a directory of huge pages |
 //! | [`segment`] | serves `shmget(SHM_HUGETLB)`, with `PREZERO_SHM=1` |
+//! | [`handback`] | pages for a call of the kernel's that found none |
 //! | [`rebind`] | other memory in the place of what `mbind` wants elsewhere |
 //! | [`guard`] | the one lock: no signal, no cancellation, no allocator of the program's |
 //! | [`daemon`], [`policy`] | asks for loans in bounded time, from the nodes of the policy |
@@ -35,6 +37,7 @@ mod daemon;
 mod defect;
 pub mod fd_passing;
 mod guard;
+mod handback;
 mod init;
 mod lent_files;
 mod lent_ranges;
@@ -42,6 +45,7 @@ pub mod lookup;
 mod maps;
 mod memfd;
 pub mod memfd_calls;
+pub mod meminfo_calls;
 pub mod memory_calls;
 mod next;
 mod policy;

@@ -116,6 +116,15 @@ impl Memfds {
         raw::file(fd).is_ok_and(|file| file.is(pending.file)).then_some(pending)
     }
 
+    /// A file gets a mapping that asks for address space and no memory: it stays the kernel's.
+    pub(crate) fn mapped_sparsely(&mut self, fd: c_int) {
+        if let Some(pending) = self.find(fd) {
+            let bytes = raw::file(pending.fd).map_or(0, |file| file.bytes);
+            log("a file", bytes, Err("MAP_NORESERVE asks for address space alone".to_owned()));
+        }
+        self.forget(fd);
+    }
+
     /// A file gets a mapping: from now on it stays what it is.
     pub(crate) fn forget(&mut self, fd: c_int) {
         self.0.retain(|pending| pending.fd != fd);

@@ -10,7 +10,6 @@ use libc::{c_char, c_int, c_uint, off64_t};
 
 use crate::config::is_off;
 use crate::guard::{LENT_LOCK_TIMEOUT, LOAN_LOCK_TIMEOUT, State, guarded, may_serve};
-use crate::memfd;
 use crate::next::{
     FALLOCATE, FALLOCATE64, FCNTL, FCNTL64, FSTATFS, FSTATFS64, FTRUNCATE, FTRUNCATE64,
     MEMFD_CREATE, MKOSTEMP, MKOSTEMP64, MKSTEMP, MKSTEMP64, Next, POSIX_FALLOCATE,
@@ -18,6 +17,7 @@ use crate::next::{
 };
 use crate::raw::{self, Errno, c_int_result};
 use crate::watched_fds::{self, Kind, kind_of};
+use crate::{handback, memfd};
 
 /// `memfd_create(2)`.
 ///
@@ -118,10 +118,22 @@ fn allocate(
         return c_int_result(Err(Errno(libc::EPERM)));
     }
     allocated(fd, mode, offset, bytes);
-    next.call(
-        |fallocate| fallocate(fd, mode, offset, bytes),
-        || c_int_result(raw::fallocate(fd, mode, offset, bytes)),
-    )
+    let errno = raw::errno();
+    let call = || {
+        next.call(
+            |fallocate| fallocate(fd, mode, offset, bytes),
+            || c_int_result(raw::fallocate(fd, mode, offset, bytes)),
+        )
+    };
+    let mut done = call();
+    if done != 0 && raw::errno() == libc::ENOSPC {
+        done =
+            handback::retry(bytes.cast_unsigned(), || raw::huge_page_of(fd), call).unwrap_or(done);
+        if done == 0 {
+            raw::swap_errno(errno);
+        }
+    }
+    done
 }
 
 /// `fallocate(2)`.
@@ -148,10 +160,17 @@ fn posix_allocate(
         return libc::EPERM;
     }
     allocated(fd, 0, offset, bytes);
-    next.call(
-        |fallocate| fallocate(fd, offset, bytes),
-        || raw::fallocate(fd, 0, offset, bytes).map_or_else(|error| error.0, |_| 0),
-    )
+    let call = || {
+        next.call(
+            |fallocate| fallocate(fd, offset, bytes),
+            || raw::fallocate(fd, 0, offset, bytes).map_or_else(|error| error.0, |_| 0),
+        )
+    };
+    match call() {
+        libc::ENOSPC => handback::retry(bytes.cast_unsigned(), || raw::huge_page_of(fd), call)
+            .unwrap_or(libc::ENOSPC),
+        done => done,
+    }
 }
 
 /// `posix_fallocate(3)`, which returns its error.

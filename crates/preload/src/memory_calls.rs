@@ -12,13 +12,13 @@
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, off64_t, size_t};
 
 use crate::anonymous::{self, Request, is_for_huge_pages, is_private};
-use crate::config::is_off;
+use crate::config::{config, is_off};
 use crate::guard::{Guard, LENT_LOCK_TIMEOUT, LOAN_LOCK_TIMEOUT, State, guarded, may_serve};
 use crate::lent_ranges::{self, Kind, Range};
 use crate::next::{MADVISE, MBIND, MMAP, MMAP64, MREMAP, MUNMAP, Next};
 use crate::raw::{self, Errno, Mapping, c_int_result, c_result};
 use crate::watched_fds::{self, kind_of};
-use crate::{private, rebind};
+use crate::{handback, private, rebind};
 
 /// MAP_FAILED is -1.
 fn pointer(result: raw::Result<usize>) -> *mut c_void {
@@ -51,7 +51,9 @@ impl Call {
     /// Whether the shim has a part in it.
     fn concerns_shim(&self) -> bool {
         if self.flags & libc::MAP_ANONYMOUS != 0 {
-            return is_for_huge_pages(self.flags) && !is_off();
+            let is_wanted =
+                is_for_huge_pages(self.flags) || anonymous::is_large(self.flags, self.bytes);
+            return is_wanted && !is_off();
         }
         match kind_of(self.fd) {
             None => false,
@@ -70,6 +72,17 @@ impl Call {
             // SAFETY: the caller's contract.
             || pointer(unsafe { raw::mmap(address.addr(), bytes, prot, flags, fd, offset) }),
         )
+    }
+
+    /// The size of its pages, if they are huge.
+    fn huge_page(&self) -> Option<u64> {
+        match self.flags & libc::MAP_ANONYMOUS {
+            0 => raw::huge_page_of(self.fd),
+            _ if is_for_huge_pages(self.flags) => {
+                Some(anonymous::page_of(self.flags.cast_unsigned(), config().default_page))
+            }
+            _ => None,
+        }
     }
 
     fn request(self, file_page: Option<u64>) -> Request {
@@ -94,6 +107,11 @@ impl Call {
             None
         } else {
             let page = memfds.page_of_all(self.fd, self.bytes, self.offset);
+            if page.is_some() && self.flags & libc::MAP_NORESERVE != 0 {
+                // Memory that a guest plugs later: it has no page yet, and may never have one.
+                memfds.mapped_sparsely(self.fd);
+                return None;
+            }
             let shared = self.flags & libc::MAP_TYPE == libc::MAP_SHARED;
             if page.is_some() && shared {
                 memfds.mapped(lender, files, self.fd, last_hope);
@@ -119,7 +137,7 @@ impl Call {
             }
         }
         // SAFETY: the caller's contract.
-        let done = unsafe { self.untouched(next) };
+        let mut done = unsafe { self.untouched(next) };
         if failed(done) {
             if concerns_shim && raw::errno() == libc::ENOMEM && is_for_huge_pages(self.flags) {
                 // The pages may be the daemon's. The program gets them, as without it.
@@ -129,7 +147,16 @@ impl Call {
                     return served;
                 }
             }
-            return done;
+            if raw::errno() == libc::ENOMEM {
+                // SAFETY: the caller's contract.
+                let again = || unsafe { self.untouched(next) };
+                done =
+                    handback::retry(self.bytes as u64, || self.huge_page(), again).unwrap_or(done);
+            }
+            if failed(done) {
+                return done;
+            }
+            raw::swap_errno(errno);
         }
         let range = Range::new(done.addr(), self.bytes);
         if self.flags & libc::MAP_FIXED != 0 {

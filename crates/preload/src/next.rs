@@ -80,6 +80,7 @@ interpose! {
     MKSTEMP64 = c"mkstemp64": Mkstemp;
     MKOSTEMP = c"mkostemp": Mkostemp;
     MKOSTEMP64 = c"mkostemp64": Mkostemp;
+    READ = c"read": unsafe extern "C" fn(c_int, *mut c_void, size_t) -> ssize_t;
     SENDMSG = c"sendmsg": unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t;
     SENDMMSG = c"sendmmsg": Sendmmsg;
     PRCTL = c"prctl": Prctl;

@@ -4,7 +4,7 @@
 //! A program maps huge pages, binds them to a node and then touches them, as QEMU does for
 //! `host-nodes` and `policy=bind`. Lent memory has its pages already, by the policy in force when
 //! it was mapped. Pages may lie on a node that the new policy leaves out. If no process has touched
-//! them, other memory takes their place: a loan from that node, or the kernel's own.
+//! them, other memory takes their place: loans from its nodes, or the kernel's own.
 //!
 //! Memory counts as untouched if this process's page tables have no page of it, and this process
 //! alone can have it. Private memory is its own, and so is memory made after the last fork and the
@@ -48,7 +48,7 @@ pub(crate) unsafe fn bound(state: &mut State, range: Range, bind: &dyn Fn(Mappin
         }
         let bytes = mapping.bytes();
         // SAFETY: the caller's contract.
-        match unsafe { replace(state, mapping, lent, policy.only_node()) } {
+        match unsafe { replace(state, mapping, lent, &policy) } {
             Ok(by) => {
                 say(format_args!("{bytes} bytes that were bound to node {policy} are {by}"));
                 bind(mapping);
@@ -67,7 +67,7 @@ unsafe fn replace(
     state: &mut State,
     mapping: Mapping,
     lent: LentFile,
-    node: Option<u32>,
+    policy: &RangePolicy,
 ) -> Result<&'static str, String> {
     if !mapping.start.is_multiple_of(lent.page) || !mapping.end.is_multiple_of(lent.page) {
         return Err("it ends within a page".to_owned());
@@ -87,14 +87,25 @@ unsafe fn replace(
     let descriptors = descriptors_of(lent.file).ok_or("its descriptors cannot be listed")?;
     let bytes = mapping.bytes() as u64;
     let single = !descriptors.is_empty();
+    let node = policy.only_node();
     let ask = Ask { bytes, page: lent.page as u64, single, last_hope: false, node };
-    let loan = node.and_then(|_| lender.lend(ask).ok()).filter(|loan| loan.ready_bytes().0 > 0);
-    let by = if loan.is_some() { "lent from there" } else { "the kernel's" };
+    let loans = match (node, policy.spread()) {
+        (Some(_), _) => lender.lend(ask).map(|loan| vec![loan]),
+        (None, Some(shares)) => lender.lend_portions(ask, &shares),
+        (None, None) => Ok(Vec::new()),
+    };
+    let mut loans = loans.unwrap_or_default();
+    if loans.iter().all(|loan| loan.ready_bytes().0 == 0) {
+        loans.clear();
+    }
+    let by = if loans.is_empty() { "the kernel's" } else { "lent from there" };
     let replaced = match (descriptors.as_slice(), lent.memfd) {
         // SAFETY: the caller's contract.
-        ([], _) => unsafe { replace_anonymous(files, mapping, lent, loan) },
+        ([], _) => unsafe { replace_anonymous(files, mapping, lent, &loans) },
         // SAFETY: the caller's contract.
-        ([fd], Some(memfd)) => unsafe { replace_memfd(files, mapping, lent, (*fd, memfd), loan) },
+        ([fd], Some(memfd)) => unsafe {
+            replace_memfd(files, mapping, lent, (*fd, memfd), loans.pop())
+        },
         _ => Err(Errno(libc::EBUSY)),
     };
     replaced.map_err(|error| error.to_string())?;
@@ -111,13 +122,13 @@ unsafe fn replace_anonymous(
     files: &mut LentFiles,
     mapping: Mapping,
     lent: LentFile,
-    loan: Option<client::Loan>,
+    loans: &[client::Loan],
 ) -> raw::Result<()> {
     let bytes = mapping.bytes();
     let kind = if lent.private { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
     let shift = c_int::try_from(lent.page.trailing_zeros()).map_err(|_| Errno(libc::EINVAL))?;
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | shift << libc::MAP_HUGE_SHIFT;
-    let Some(loan) = loan else {
+    if loans.is_empty() {
         // SAFETY: at an address of the kernel's choice nothing is replaced.
         let at = unsafe { raw::mmap(0, bytes, mapping.prot, flags, -1, 0) }?;
         // SAFETY: see the module; the memory at `at` is this function's own.
@@ -127,13 +138,15 @@ unsafe fn replace_anonymous(
                 // SAFETY: this function's own.
                 let _ = unsafe { raw::munmap(at, bytes) };
             });
-    };
-    files.add(&loan, lent.page, lent.private, None)?;
+    }
+    for loan in loans {
+        files.add(loan, lent.page, lent.private, None)?;
+    }
     let flags = flags | libc::MAP_FIXED;
     let request =
         Request { address: mapping.start, bytes, prot: mapping.prot, flags, file_page: None };
     // SAFETY: see the module.
-    let placed = unsafe { anonymous::place(&loan, request, bytes, lent.page) };
+    let placed = unsafe { anonymous::place(loans, request, bytes, lent.page) };
     placed.map(drop).map_err(|_| Errno(libc::ENOMEM))
 }
 

@@ -8,11 +8,12 @@
 
 use libc::{c_int, c_void, key_t, shmid_ds, size_t};
 
-use crate::config::is_off;
+use crate::anonymous::page_of;
+use crate::config::{config, is_off};
 use crate::guard::{LENT_LOCK_TIMEOUT, LOAN_LOCK_TIMEOUT, State, guarded, may_serve};
 use crate::next::{SHMAT, SHMCTL, SHMDT, SHMGET};
 use crate::raw::{self, c_int_result, c_result, int};
-use crate::segment;
+use crate::{handback, segment};
 
 /// `shmget(2)`.
 #[unsafe(no_mangle)]
@@ -28,11 +29,23 @@ pub extern "C" fn shmget(key: key_t, bytes: size_t, flags: c_int) -> c_int {
         }
     }
     let args = [int(key), bytes, int(flags)];
-    SHMGET.call(
-        |shmget| shmget(key, bytes, flags),
-        // SAFETY: numbers alone.
-        || c_int_result(unsafe { raw::shm(libc::SYS_shmget, args) }),
-    )
+    let errno = raw::errno();
+    let call = || {
+        SHMGET.call(
+            |shmget| shmget(key, bytes, flags),
+            // SAFETY: numbers alone.
+            || c_int_result(unsafe { raw::shm(libc::SYS_shmget, args) }),
+        )
+    };
+    let mut done = call();
+    if done < 0 && is_asked_for && raw::errno() == libc::ENOMEM {
+        let page = || Some(page_of(flags.cast_unsigned(), config().default_page));
+        done = handback::retry(bytes as u64, page, call).unwrap_or(done);
+        if done >= 0 {
+            raw::swap_errno(errno);
+        }
+    }
+    done
 }
 
 /// `shmat(2)`.

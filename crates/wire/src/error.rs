@@ -62,6 +62,10 @@ pub enum Error {
         ready_bytes: Bytes,
         /// Free in the kernel's pool there.
         free_bytes: Bytes,
+        /// The part of it that `leave_free` keeps from being zeroed.
+        left_free_bytes: Bytes,
+        /// Lent, kept, or draining there.
+        used_bytes: Bytes,
     },
     /// The loans of the name's scope hold too much already.
     #[serde(rename = "io.prezero.ScopeQuotaExceeded")]
@@ -168,11 +172,26 @@ impl fmt::Display for Error {
                     format!("return some before asking for {} more", asked_bytes)
                 }
             ),
-            Self::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes } => write!(
-                f,
-                "{} of {} pages were asked for, {} are ready and {} free in the kernel: ask for less, or reserve more pages",
-                asked_bytes, page_size, ready_bytes, free_bytes
-            ),
+            Self::NotEnough {
+                asked_bytes,
+                page_size,
+                ready_bytes,
+                free_bytes,
+                left_free_bytes,
+                used_bytes,
+            } => {
+                write!(
+                    f,
+                    "{asked_bytes} of {page_size} pages were asked for, {ready_bytes} are ready and {free_bytes} free in the kernel"
+                )?;
+                if *left_free_bytes > Bytes(0) {
+                    write!(f, ", {left_free_bytes} of it by leave_free")?;
+                }
+                if *used_bytes > Bytes(0) {
+                    write!(f, "; {used_bytes} are lent, kept or draining")?;
+                }
+                f.write_str(": ask for less, or reserve more pages")
+            }
             Self::ScopeQuotaExceeded { scope, held_bytes, quota_bytes, asked_bytes } => write!(
                 f,
                 "the loans of scope `{scope}` hold {held_bytes} of a quota of {quota_bytes}: return some before asking for {asked_bytes} more"

@@ -31,7 +31,28 @@ pub enum Hold {
         uid: Option<Uid>,
         /// The file's group; `None` is the caller's.
         gid: Option<u32>,
+        /// Where programs find the file.
+        paths: LoanPaths,
     },
+}
+
+/// The paths of a loan by name beside the daemon's own, which root alone can follow.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoanPaths {
+    /// Whether the file's user can open the path of the reply. A link makes it so.
+    pub reachable: bool,
+    /// Where the caller binds the file; root alone may. The daemon ends that with the loan.
+    pub bind: Option<String>,
+    /// Where the caller makes a link to the path of the reply. The daemon removes it with the loan.
+    pub link: Option<String>,
+}
+
+impl LoanPaths {
+    /// Those that the caller makes: the parameter of each, and the path.
+    pub fn made_by_caller(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("bind", &self.bind), ("link", &self.link)];
+        all.into_iter().filter_map(|(field, path)| Some((field, path.as_deref()?)))
+    }
 }
 
 /// What to borrow.
@@ -140,7 +161,8 @@ impl LendRequest {
     /// `bytes` of any pages in one file, by that name, to the caller's own user.
     #[must_use]
     pub fn by_name(name: LoanName, bytes: Bytes) -> Self {
-        let hold = Hold::Name { name, uid: None, gid: None };
+        let paths = LoanPaths::default();
+        let hold = Hold::Name { name, uid: None, gid: None, paths };
         Self { single: true, hold, ..Self::new(bytes) }
     }
 
@@ -197,6 +219,12 @@ struct LendParameters {
     uid: Option<Uid>,
     #[serde(default)]
     gid: Option<u32>,
+    #[serde(default, deserialize_with = "or_default")]
+    reachable: bool,
+    #[serde(default)]
+    bind: Option<String>,
+    #[serde(default)]
+    link: Option<String>,
 }
 
 impl From<LendRequest> for LendParameters {
@@ -204,11 +232,12 @@ impl From<LendRequest> for LendParameters {
         let LendRequest { bytes, page_size, node, owner, keep, single, whole, most_blocks, hold } =
             request;
         let held_by_memory = hold == Hold::Memory;
-        let (name, uid, gid) = match hold {
-            Hold::Name { name, uid, gid } => (Some(name), uid, gid),
-            Hold::Descriptor | Hold::Memory => (None, None, None),
+        let held = match hold {
+            Hold::Name { name, uid, gid, paths: LoanPaths { reachable, bind, link } } => {
+                Self { name: Some(name), uid, gid, reachable, bind, link, ..Self::default() }
+            }
+            Hold::Descriptor | Hold::Memory => Self { held_by_memory, ..Self::default() },
         };
-        let held = Self { held_by_memory, name, uid, gid, ..Self::default() };
         Self { bytes, page_size, node, owner, keep, single, whole, most_blocks, ..held }
     }
 }
@@ -219,9 +248,13 @@ impl TryFrom<LendParameters> for LendRequest {
     fn try_from(parameters: LendParameters) -> Result<Self, Self::Error> {
         let LendParameters { bytes, page_size, node, owner, keep, single, .. } = parameters;
         let LendParameters { whole, most_blocks, held_by_memory, name, uid, gid, .. } = parameters;
+        let LendParameters { reachable, bind, link, .. } = parameters;
+        let has_paths = reachable || bind.is_some() || link.is_some();
+        let paths = LoanPaths { reachable, bind, link };
         let hold = match name {
             Some(_) if held_by_memory => return Err("`name` and `held_by_memory` are two holds"),
-            Some(name) => Hold::Name { name, uid, gid },
+            Some(name) => Hold::Name { name, uid, gid, paths },
+            None if has_paths => return Err("`reachable`, `bind` and `link` need a `name`"),
             None if whole || uid.is_some() || gid.is_some() => {
                 return Err("`whole`, `uid` and `gid` need a `name`");
             }

@@ -28,7 +28,7 @@ pub use answers::{
 };
 pub use error::Error;
 pub use health::{Ailment, AilmentCause, Health};
-pub use lend::{Hold, LendRequest, Lent, LentPart, NamedLoan};
+pub use lend::{Hold, LendRequest, Lent, LentPart, LoanPaths, NamedLoan};
 pub use message::{Call, END, Refused, Reply, call, read_reply, refusal, reply};
 pub use methods::{
     Configure, Drain, FindHolders, FinishZeroing, GetStatus, Parameters, PoolChange, Release,
@@ -42,7 +42,7 @@ pub use status::{
     BlockHolder, BlockSize, Counters, Held, KernelStatus, Level, LoanStatus, PoolStatus,
     ResizeStatus, Status, UserStatus,
 };
-pub use words::{KernelKind, Provider, Recycle, StateName, Unknown};
+pub use words::{KernelKind, Provider, Recycle, StateName, Unknown, did_you_mean};
 
 /// The interface's name.
 pub const INTERFACE: &str = "io.prezero";

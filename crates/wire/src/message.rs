@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::reading::{Invalid, read_parameters};
+use crate::reading::{BadValue, Invalid, read_parameters};
 use crate::{Error, Parameters, ServiceError};
 
 /// The byte that ends a message.
@@ -45,14 +45,17 @@ impl Call {
     /// missing, or that has another type. The interface's own error for a value of the right type
     /// that the method does not take.
     pub fn parameters<P: Parameters>(self) -> Result<P, Refused> {
-        let invalid = |parameter| Refused::Service(ServiceError::InvalidParameter { parameter });
+        let invalid = |parameter, reason| {
+            let reason = Some(reason);
+            Refused::Service(ServiceError::InvalidParameter { parameter, reason })
+        };
         let parameters = match self.parameters {
             Value::Null => Map::new(),
             Value::Object(parameters) => parameters,
-            _ => return Err(invalid("parameters".to_owned())),
+            _ => return Err(invalid("parameters".to_owned(), "is no object".to_owned())),
         };
         read_parameters(parameters).map_err(|error| match error {
-            Invalid::Parameter(parameter) => invalid(parameter),
+            Invalid::Parameter(BadValue { field, reason }) => invalid(field, reason),
             Invalid::Value(value) => Refused::Interface(value.into()),
         })
     }

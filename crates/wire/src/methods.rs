@@ -46,7 +46,7 @@ method!(Drain, "io.prezero.Drain", Drained);
 pub struct GetStatus {}
 
 /// Asks for a job for a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TakeZeroing {
     /// The node. `None` is any.
@@ -58,6 +58,15 @@ pub struct TakeZeroing {
     /// Whether to take only jobs that the thresholds call for.
     #[serde(default, deserialize_with = "or_default")]
     pub background: bool,
+    /// How long the daemon waits for pages to zero before it refuses, in milliseconds: 5000 at
+    /// most. `None` is not at all.
+    #[serde(default)]
+    pub wait_ms: Option<u64>,
+}
+
+impl TakeZeroing {
+    /// The longest [`wait_ms`](Self::wait_ms): longer ones count as this.
+    pub const MAX_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 }
 
 /// A worker's report.

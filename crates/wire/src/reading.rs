@@ -15,8 +15,9 @@ use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
 use crate::Unknown;
+use crate::words::did_you_mean;
 
-/// A value of the right type that the method does not take.
+/// A parameter that the method does not take, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadValue {
     /// The parameter.
@@ -29,7 +30,7 @@ pub struct BadValue {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalid {
     /// The method does not have this parameter, or it is missing, or it has another type.
-    Parameter(String),
+    Parameter(BadValue),
     /// The parameter's type is right and its value is wrong.
     Value(BadValue),
 }
@@ -45,10 +46,38 @@ pub(crate) fn read_parameters<T: DeserializeOwned>(
     })
 }
 
+/// The kind of a JSON value.
+fn kind(value: &Unexpected<'_>) -> &'static str {
+    match value {
+        Unexpected::Bool(_) => "a boolean",
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) => "an integer",
+        Unexpected::Float(_) => "a number with a fraction",
+        Unexpected::Str(_) => "a string",
+        Unexpected::Seq => "an array",
+        Unexpected::Map => "an object",
+        _ => "null",
+    }
+}
+
+/// A type as varlink calls it.
+fn type_name(expected: &dyn Expected) -> String {
+    match expected.to_string().as_str() {
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i64" => "an integer".to_owned(),
+        "a sequence" => "an array".to_owned(),
+        other if other.starts_with("struct ") => "an object".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
 impl Invalid {
+    fn parameter(field: &str, reason: impl fmt::Display) -> Self {
+        Self::Parameter(BadValue { field: field.to_owned(), reason: reason.to_string() })
+    }
+
     /// Adds the name of the parameter, unless a parameter inside it is at fault.
     fn of(mut self, name: &str) -> Self {
-        let (Self::Parameter(field) | Self::Value(BadValue { field, .. })) = &mut self;
+        let (Self::Parameter(BadValue { field, .. }) | Self::Value(BadValue { field, .. })) =
+            &mut self;
         if field.is_empty() {
             name.clone_into(field);
         }
@@ -61,8 +90,10 @@ impl std::error::Error for Invalid {}
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Parameter(field) => write!(f, "invalid parameter {field}"),
-            Self::Value(BadValue { field, reason }) => write!(f, "{field}: {reason}"),
+            Self::Parameter(BadValue { field, reason })
+            | Self::Value(BadValue { field, reason }) => {
+                write!(f, "{field}: {reason}")
+            }
         }
     }
 }
@@ -72,8 +103,8 @@ impl de::Error for Invalid {
         Self::Value(BadValue { field: String::new(), reason: reason.to_string() })
     }
 
-    fn invalid_type(_: Unexpected<'_>, _: &dyn Expected) -> Self {
-        Self::Parameter(String::new())
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::parameter("", format_args!("is {}, and not {}", kind(&found), type_name(expected)))
     }
 
     fn invalid_value(value: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -84,12 +115,20 @@ impl de::Error for Invalid {
         Self::custom(Unknown { word: word.to_owned(), known })
     }
 
-    fn unknown_field(field: &str, _: &'static [&'static str]) -> Self {
-        Self::Parameter(field.to_owned())
+    fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
+        match did_you_mean(field, known.iter().copied()) {
+            Some(meant) => {
+                Self::parameter(field, format_args!("is unknown: did you mean `{meant}`?"))
+            }
+            None if known.is_empty() => Self::parameter(field, "is unknown: the method has none"),
+            None => {
+                Self::parameter(field, format_args!("is unknown: there are {}", known.join(", ")))
+            }
+        }
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::Parameter(field.to_owned())
+        Self::parameter(field, "is missing")
     }
 }
 
@@ -149,7 +188,7 @@ impl<'de> Deserializer<'de> for Parameter {
     ) -> Result<V::Value, Invalid> {
         match self.0 {
             Value::String(word) => visitor.visit_enum(word.into_deserializer()),
-            _ => Err(Invalid::Parameter(String::new())),
+            _ => Err(Invalid::parameter("", "is not a string")),
         }
     }
 

@@ -80,6 +80,9 @@ pub enum ServiceError {
     InvalidParameter {
         /// The parameter.
         parameter: String,
+        /// The fault in it, and what to write. Other services of varlink do not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
 }
 
@@ -95,7 +98,10 @@ impl fmt::Display for ServiceError {
             Self::MethodNotImplemented { method } => {
                 write!(f, "the daemon does not carry out {method} in this way")
             }
-            Self::InvalidParameter { parameter } => {
+            Self::InvalidParameter { parameter, reason: Some(reason) } => {
+                write!(f, "the parameter `{parameter}` {reason}")
+            }
+            Self::InvalidParameter { parameter, reason: None } => {
                 write!(f, "the daemon does not take the parameter `{parameter}`, or misses it")
             }
         }

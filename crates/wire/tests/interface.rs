@@ -66,7 +66,14 @@ fn interface_of_borrowers_is_that_of_the_structs() {
             quota_bytes: bytes,
             asked_bytes: bytes,
         },
-        Error::NotEnough { asked_bytes: bytes, page_size, ready_bytes: bytes, free_bytes: bytes },
+        Error::NotEnough {
+            asked_bytes: bytes,
+            page_size,
+            ready_bytes: bytes,
+            free_bytes: bytes,
+            left_free_bytes: bytes,
+            used_bytes: bytes,
+        },
         Error::ScopeQuotaExceeded {
             scope: text(),
             held_bytes: bytes,
@@ -107,7 +114,7 @@ fn interface_of_varlink_is_that_of_the_structs() {
         ServiceError::InterfaceNotFound { interface: text() },
         ServiceError::MethodNotFound { method: text() },
         ServiceError::MethodNotImplemented { method: text() },
-        ServiceError::InvalidParameter { parameter: text() },
+        ServiceError::InvalidParameter { parameter: text(), reason: Some(text()) },
     ];
     compare(wire::SERVICE.1, &code, &errors(&all));
 }
@@ -136,7 +143,9 @@ fn a_parameter_is_refused_by_its_name() {
         let call = format!(r#"{{"method":"io.prezero.Lend","parameters":{parameters}}}"#);
         let call = wire::Call::read(call.as_bytes()).expect("a call");
         match call.parameters::<wire::LendRequest>() {
-            Err(Refused::Service(ServiceError::InvalidParameter { parameter })) => parameter,
+            Err(Refused::Service(ServiceError::InvalidParameter { parameter, reason })) => {
+                format!("{parameter} {}", reason.expect("the daemon says why"))
+            }
             Err(Refused::Interface(Error::BadValue { field, reason })) => {
                 format!("{field}: {reason}")
             }
@@ -144,18 +153,18 @@ fn a_parameter_is_refused_by_its_name() {
         }
     };
     for (parameters, named) in [
-        ("[1]", "parameters"),
-        ("null", "bytes"),
-        ("{}", "bytes"),
-        (r#"{"bytes":"many"}"#, "bytes"),
-        (r#"{"bytes":null}"#, "bytes"),
-        (r#"{"bytes":1.5}"#, "bytes"),
-        (r#"{"bytes":4096,"node":[0]}"#, "node"),
-        (r#"{"bytes":4096,"node":true}"#, "node"),
-        (r#"{"bytes":4096,"owner":7}"#, "owner"),
-        (r#"{"bytes":4096,"single":1}"#, "single"),
-        (r#"{"bytes":4096,"page_size":4096}"#, "page_size"),
-        (r#"{"bytes":4096,"":{}}"#, ""),
+        ("[1]", "parameters is no object"),
+        ("null", "bytes is missing"),
+        ("{}", "bytes is missing"),
+        (r#"{"byts":3}"#, "byts is unknown: did you mean `bytes`?"),
+        (r#"{"bytes":"many"}"#, "bytes is a string, and not an integer"),
+        (r#"{"bytes":null}"#, "bytes is null, and not an integer"),
+        (r#"{"bytes":1.5}"#, "bytes is a number with a fraction, and not an integer"),
+        (r#"{"bytes":4096,"node":[0]}"#, "node is an array, and not an integer"),
+        (r#"{"bytes":4096,"node":true}"#, "node is a boolean, and not an integer"),
+        (r#"{"bytes":4096,"owner":7}"#, "owner is an integer, and not a string"),
+        (r#"{"bytes":4096,"single":1}"#, "single is an integer, and not a boolean"),
+        (r#"{"bytes":4096,"page_size":4096}"#, "page_size is unknown: did you mean `page_bytes`?"),
     ] {
         assert_eq!(refused(parameters), named, "{parameters}");
     }

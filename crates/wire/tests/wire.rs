@@ -341,6 +341,8 @@ fn unknown_word_names_the_known_ones() {
     assert_eq!(reported(&["a"]), "`x` is not a");
     assert_eq!(reported(&["a", "b"]), "`x` is not a or b");
     assert_eq!(reported(&["a", "b", "c"]), "`x` is not a, b or c");
+    let typing_error = "fersh".parse::<Recycle>().unwrap_err().to_string();
+    assert_eq!(typing_error, "`fersh` is not auto, fresh or in-place: did you mean `fresh`?");
 }
 
 #[test]
@@ -475,9 +477,14 @@ fn errors() -> Vec<(Error, Value, &'static [&'static str])> {
                 page_size: PageSize::MIB_2,
                 ready_bytes: Bytes(13),
                 free_bytes: Bytes(14),
+                left_free_bytes: Bytes(15),
+                used_bytes: Bytes(16),
             },
-            json!({ "asked_bytes": 11, "page_bytes": 2_097_152, "ready_bytes": 13, "free_bytes": 14 }),
-            &["11", "2M", "13", "14", "reserve"],
+            json!({
+                "asked_bytes": 11, "page_bytes": 2_097_152, "ready_bytes": 13, "free_bytes": 14,
+                "left_free_bytes": 15, "used_bytes": 16,
+            }),
+            &["11", "2M", "13", "14", "15 of it by leave_free", "16 are lent", "reserve"],
         ),
         (
             Error::ScopeQuotaExceeded {

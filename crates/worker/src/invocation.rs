@@ -52,6 +52,8 @@ pub struct Invocation {
     pub pages: PageLimit,
     /// Zero only what the pools' thresholds ask for, silently, with one thread.
     pub background: bool,
+    /// For how many seconds to wait for more pages once there are none.
+    pub idle_timeout: Option<u32>,
     /// CPUs to run on, as in `0-3,8`; default with `background`: those of the node.
     pub cpus: Option<String>,
     /// The nice value.
@@ -77,7 +79,7 @@ impl Invocation {
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let Self { which, threads, pages, background, cpus, nice, sched_idle, .. } = self;
-        let Self { cgroup, method, chunk, like, until_eof, .. } = self;
+        let Self { idle_timeout, cgroup, method, chunk, like, until_eof, .. } = self;
         let mut words = Vec::new();
         // In one word, so that a value may begin with a dash.
         let mut give = |name: &str, value: Option<OsString>| {
@@ -93,6 +95,7 @@ impl Invocation {
         give("node", text(&which.node()));
         give("page-size", text(&which.page_size));
         give("threads", text(threads));
+        give("idle-timeout", text(idle_timeout));
         give("cpus", text(cpus));
         give("nice", text(nice));
         give("cgroup", cgroup.clone().map(PathBuf::into_os_string));

@@ -7,12 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use linux::kernel::Device;
 use linux::{BlockFile, Mapping, Roots, numa};
 use units::{Bytes, Domain, JobId, Node, PageSize, Pages};
-use wire::{Finished, ZeroBy};
+use wire::{Finished, TakeZeroing, ZeroBy};
 
 use client::Client;
 
 use crate::error::Result;
-use crate::which::Which;
 
 /// Work for a worker: a block to zero, or pages of the kernel's own pool. Dropping it without
 /// [`Done::report`] gives it up; its finished pages are lost.
@@ -342,7 +341,7 @@ impl Done {
 ///
 /// # Errors
 /// [`wire::Error::NothingToZero`] as [`client::Error::Refused`] when all work is done.
-pub fn take_zeroing(client: &mut Client, which: Which, background: bool) -> Result<Job> {
-    let (order, fds) = client.take_zeroing(which.node(), which.page_size, background)?;
+pub fn take_zeroing(client: &mut Client, request: &TakeZeroing) -> Result<Job> {
+    let (order, fds) = client.take_zeroing(request)?;
     Job::from_reply(order, fds)
 }

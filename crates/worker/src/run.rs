@@ -23,16 +23,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use wire::PoolStatus;
+use wire::{PoolStatus, TakeZeroing};
 
 use crate::budget::Budget;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupts;
-use crate::job::{Task, take_zeroing};
+use crate::job::{Job, Task, take_zeroing};
 use crate::stop::Stop;
 use crate::which::Which;
 use crate::{allocate, in_kernel, in_place};
+
+/// How long a worker that waits for pages does not look whether it has to stop.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What a worker is to do.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub struct Worker<'a> {
     pub which: Which,
     /// Only what thresholds ask for.
     pub background: bool,
+    /// For how long to wait for more pages once there are none.
+    pub idle_timeout: Duration,
     /// How many zero at the same time, at least 1.
     pub threads: usize,
     /// The most pages; `None` is all there are.
@@ -164,7 +169,6 @@ struct Group<'a> {
 impl Group<'_> {
     /// Adds to `work` what it does.
     fn run(&self, work: &mut WorkDone) -> Result<()> {
-        let Worker { which, background, .. } = *self.worker;
         let mut client = Client::connect(self.worker.socket)?;
         let anyway = |work: &WorkDone| self.worker.at_least_one && work.blocks == 0;
         while anyway(work) || !self.stopped() {
@@ -172,13 +176,9 @@ impl Group<'_> {
             if self.budget.draw(1) == 0 {
                 break;
             }
-            let job = match take_zeroing(&mut client, which, background) {
-                Ok(job) => job,
-                Err(Error::Client(client::Error::Refused(wire::Error::NothingToZero))) => {
-                    self.budget.put_back(1);
-                    break;
-                }
-                Err(error) => return Err(error),
+            let Some(job) = self.next_job(&mut client)? else {
+                self.budget.put_back(1);
+                break;
             };
             let (first, page_bytes) = (job.first().0, job.page_size().bytes());
             let missing = job.pages().0.saturating_sub(first);
@@ -213,6 +213,29 @@ impl Group<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Takes a job, or waits for it for `idle_timeout`. `None` where there is none by then.
+    fn next_job(&self, client: &mut Client) -> Result<Option<Job>> {
+        let Worker { which, background, idle_timeout, .. } = *self.worker;
+        let end = Instant::now() + idle_timeout;
+        loop {
+            let wait = end.saturating_duration_since(Instant::now()).min(STOP_POLL_INTERVAL);
+            let request = TakeZeroing {
+                node: which.node(),
+                page_size: which.page_size,
+                background,
+                wait_ms: u64::try_from(wait.as_millis()).ok().filter(|wait| *wait > 0),
+            };
+            match take_zeroing(client, &request) {
+                Ok(job) => return Ok(Some(job)),
+                Err(Error::Client(client::Error::Refused(wire::Error::NothingToZero))) => {}
+                Err(error) => return Err(error),
+            }
+            if request.wait_ms.is_none() || self.stopped() {
+                return Ok(None);
+            }
+        }
     }
 
     fn stopped(&self) -> bool {

@@ -3,6 +3,7 @@
 
 import errno
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -47,6 +48,25 @@ class Lend(unittest.TestCase):
             memoryview(loan)
         with self.assertRaises(ValueError):
             loan.address
+
+    def test_a_loan_is_a_source_of_pinned_memory(self) -> None:
+        try:
+            torch: Any = importlib.import_module("torch")
+        except ImportError:
+            self.skipTest("torch is not installed")
+        if not torch.cuda.is_available():
+            self.skipTest("there is no GPU")
+        with prezero.lend("16M", page_size="2M") as loan:
+            memory = torch.from_dlpack(loan)
+            memory[5 * MIB] = 7
+            cudart = torch.cuda.cudart()
+            self.assertEqual(int(cudart.cudaHostRegister(loan.address, loan.nbytes, 0)), 0)
+            self.assertTrue(memory.is_pinned())
+            there = memory.to("cuda", non_blocking=True)
+            torch.cuda.synchronize()
+            self.assertEqual((int(there[5 * MIB]), int(there.to(torch.int64).sum())), (7, 7))
+            self.assertEqual(int(cudart.cudaHostUnregister(loan.address)), 0)
+            del memory
 
     def test_leftovers_are_unlent(self) -> None:
         for _ in range(3):

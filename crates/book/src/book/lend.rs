@@ -103,6 +103,10 @@ pub enum Refusal {
         ready: Bytes,
         /// Free bytes there.
         free: Bytes,
+        /// Free bytes that `leave_free` keeps from being zeroed.
+        left_free: Bytes,
+        /// Bytes that are lent, kept or draining.
+        in_use: Bytes,
     },
     /// This owner's content has been returned, but a process still maps it: ask again soon.
     OwnerDraining,
@@ -293,8 +297,24 @@ impl Book {
             nodes.iter().map(|n| self.lendable(Domain { node: *n, page_size })).sum();
         let free = |n: &Node| self.available(Domain { node: *n, page_size });
         let free: Pages = nodes.iter().map(free).sum();
-        let (ready, free) = (ready.bytes(page_size), free.bytes(page_size));
-        Refusal::NotEnough { page_size, ready, free }
+        let left_free = |n: &Node| {
+            let domain = Domain { node: *n, page_size };
+            let here = self.pools.iter().filter(|(key, _)| key.domain() == domain);
+            let left = here.map(|(_, pool)| pool.config.leave_free).max().unwrap_or_default();
+            left.min(self.available(domain))
+        };
+        let left_free: Pages = nodes.iter().map(left_free).sum();
+        let used = [StateName::Lent, StateName::Kept, StateName::Draining];
+        let in_use = |n: &Node| self.blocks.total(Domain { node: *n, page_size }, &used).pages;
+        let in_use: Pages = nodes.iter().map(in_use).sum();
+        let bytes = |pages: Pages| pages.bytes(page_size);
+        Refusal::NotEnough {
+            page_size,
+            ready: bytes(ready),
+            free: bytes(free),
+            left_free: bytes(left_free),
+            in_use: bytes(in_use),
+        }
     }
 
     /// The nodes to try, those with the most ready pages first.

@@ -342,6 +342,21 @@ impl Book {
         wanted
     }
 
+    /// Whether a worker that asks now is likely to find pages to zero. Call
+    /// [`Book::wanted_workers`] before, for [`Requester::Background`].
+    #[must_use]
+    pub fn has_zeroing(
+        &self,
+        who: Requester,
+        node: Option<Node>,
+        page_size: Option<PageSize>,
+    ) -> bool {
+        self.pools.iter().any(|(key, pool)| {
+            let wanted = who == Requester::User || pool.refilling;
+            wanted && key.domain().fits(node, page_size) && self.zeroable(*key) > Pages::ZERO
+        })
+    }
+
     /// Updates one pool's hysteresis. Call it whenever its ready pages increase: a pool that was
     /// full for a moment counts as filled, even if a loan takes from it before the next question
     /// for workers.

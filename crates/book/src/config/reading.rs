@@ -4,18 +4,7 @@
 
 use super::ConfigError;
 
-/// How alike two words are that one of them is taken for a typing error of the other: 1 is the same
-/// word.
-const MIN_LIKENESS: f64 = 0.75;
-
-/// The known word that is most like `word`, if one is.
-#[must_use]
-pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word = word.to_lowercase().replace('-', "_");
-    let likeness = |known: &&str| strsim::jaro(&word, known);
-    let best = known.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    best.filter(|best| likeness(best) >= MIN_LIKENESS)
-}
+pub use wire::did_you_mean;
 
 /// `a is no key: did you mean b?`, or which there are.
 #[must_use]

@@ -16,7 +16,7 @@ use linux::{
 };
 use pins::PinProbe;
 use serde::Serialize;
-use units::{Bytes, Node, PageSize};
+use units::{Bytes, Node, PageSize, Pages};
 
 use super::is_root;
 
@@ -350,7 +350,8 @@ fn pins(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
     };
     let mut findings = Vec::new();
     for size in hugetlb::page_sizes(roots)? {
-        if hugetlb::counters(roots, size, None)?.unreserved_free() == 0 {
+        let free = hugetlb::counters(roots, size, None)?.unreserved_free();
+        if free == 0 {
             let found = format!("{size}: not tried, no page is free");
             findings.push(Finding::new(Severity::Ok, subject, found));
             continue;
@@ -358,16 +359,34 @@ fn pins(roots: &Roots, scratch: &Path) -> Result<Vec<Finding>> {
         let mount = mount::mount(scratch, size)?;
         let rest = rest_on(&mount, &probe, size);
         mount.unmount()?;
-        findings.push(match rest? {
-            Ok(_) => Finding::new(
+        findings.push(match rest {
+            Ok(Ok(_)) => Finding::new(
                 Severity::Ok,
                 subject,
                 format!("{size}: pinned pages are seen, recycle = \"auto\" is in place"),
             ),
-            Err(why) => unseen(&format!("{size}: {why}")),
+            Ok(Err(why)) => unseen(&format!("{size}: {why}")),
+            Err(error) if error.is_no_space() => none_for_this(roots, size, free)?,
+            Err(error) => return Err(error),
         });
     }
     Ok(findings)
+}
+
+/// Pages are free, and this process cannot have one: that says nothing about the kernel.
+fn none_for_this(roots: &Roots, size: PageSize, free: u64) -> Result<Finding> {
+    let status = std::fs::read_to_string(roots.proc.join("self/status")).unwrap_or_default();
+    let nodes = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+    let nodes = nodes.map_or("unknown nodes".to_owned(), |list| format!("nodes {}", list.trim()));
+    let limit = match hugetlb_limit(roots, &cgroup::own(roots)?, size) {
+        Some((limit, file)) => format!(", its limit is {limit} in {}", file.display()),
+        None => String::new(),
+    };
+    let free = Pages(free).bytes(size);
+    let found = format!(
+        "{size}: not tried: {free} are free, none for this process (its cpuset allows {nodes}{limit})"
+    );
+    Ok(Finding::new(Severity::Ok, "pins", found))
 }
 
 type Measured = std::result::Result<pins::Rest, pins::Unavailable>;
@@ -375,10 +394,13 @@ type Measured = std::result::Result<pins::Rest, pins::Unavailable>;
 fn rest_on(mount: &HugetlbMount, probe: &PinProbe, size: PageSize) -> Result<Measured> {
     let dir = BlockDir::open(&mount.dir, &["try"], 0o700)?;
     let file = dir.create("try", "rest")?;
-    let rest = probe.measure(&file, size);
+    // The measure takes the second page, too.
+    let page = size.bytes();
+    let taken = file.set_len(2 * page).and_then(|()| file.allocate(page, page));
+    let rest = taken.map(|()| probe.measure(&file, size));
     drop(file);
     dir.unlink("try", "rest")?;
-    Ok(rest)
+    rest
 }
 
 fn lease_on(mount: &HugetlbMount) -> Result<Exclusivity> {

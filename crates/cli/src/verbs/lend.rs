@@ -36,9 +36,11 @@ use crate::verbs::named::NamedArgs;
 /// PREZERO_KEPT (1 if the content is what the owner left, else 0), PREZERO_LEASE_FD.
 ///
 /// With --name and without CMD the loan lasts by that name until `prezero return NAME`, across
-/// restarts of everything, the daemon included; its file's path is printed. The same name and size
-/// again are the same loan. With --owner the next loan of that owner finds the content that it
-/// left, if both names begin with the same SCOPE/. That is for root and members of agent.group, who
+/// restarts of everything, the daemon included; its file's path is printed, which the file's user
+/// can open. The same name and size again are the same loan. --bind and --link put the memory at a
+/// new path, where a program opens it by itself. That path is made with the user's rights, and goes
+/// with the loan. With --owner the next loan of that owner finds the content that it left, if both
+/// names begin with the same SCOPE/. Loans by name are for root and members of agent.group, who
 /// hand memory on to others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -48,7 +50,8 @@ Examples:
       -object memory-backend-file,id=ram,size=8G,mem-path={path},share=on ...
   prezero lend 8G --wait 30s -- ./server --memory {path}
   prezero lend 2G --owner cache --keep 5m -- ./server --memory-fd {fd}
-  prezero lend 2G --name team-a/job-7 --whole --uid 1000")]
+  prezero lend 2G --name team-a/job-7 --whole --uid 1000
+  prezero lend 64G --name vllm/e0 --whole --uid 1000 --bind /dev/shm/vllm_offload_e0.mmap")]
 pub(crate) struct Args {
     #[command(flatten)]
     daemon: Daemon,

@@ -2,13 +2,15 @@
 //! `prezero lend --name` and `prezero return`: loans that last by a name.
 
 use std::io::{self, Write};
+use std::path::Path;
 
-use client::{Hold, LendRequest, Loan, LoanName};
+use client::{Client, Hold, LendRequest, Loan, LoanName, LoanPaths};
 use serde::Serialize;
 use units::{Bytes, PageSize, Uid};
 
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Form, Record};
+use crate::placement::{LoanPlace, UserRights};
 use crate::shared::{AgentDaemon, Daemon};
 
 /// What only a loan by name has.
@@ -26,6 +28,12 @@ pub(crate) struct NamedArgs {
     /// With --name: the file's group
     #[arg(long, value_name = "GID", requires = "name")]
     gid: Option<u32>,
+    /// With --name: bind the file at this new path, for its user; for root
+    #[arg(long, value_name = "PATH", requires = "name", value_parser = absolute)]
+    bind: Option<String>,
+    /// With --name: make a link to the file at this new path
+    #[arg(long, value_name = "PATH", requires = "name", value_parser = absolute)]
+    link: Option<String>,
     #[command(flatten)]
     agents: AgentDaemon,
     #[command(flatten)]
@@ -40,14 +48,63 @@ impl NamedArgs {
             name,
             uid: uid.map(Uid),
             gid: *gid,
+            paths: self.paths(),
         })
     }
 
+    /// The user that the memory is for.
+    fn user(&self) -> u32 {
+        self.uid.unwrap_or(rustix::process::geteuid().as_raw())
+    }
+
+    fn paths(&self) -> LoanPaths {
+        let Self { bind, link, .. } = self;
+        // Root follows the daemon's own path.
+        let reachable = self.user() != 0 && bind.is_none();
+        LoanPaths { reachable, bind: bind.clone(), link: link.clone() }
+    }
+
     pub(crate) fn lend(&self, daemon: &Daemon, request: &LendRequest) -> Outcome {
-        let loan = self.agents.connect(daemon)?.lend(request)?;
-        self.form.print(&Lent::from(&loan))?;
+        let (mut agent, paths) = (self.agents.connect(daemon)?, self.paths());
+        // Root lends to a user with that user's rights, another caller with its own.
+        let rights = match rustix::process::geteuid().as_raw() {
+            0 => UserRights::new(self.user(), self.gid),
+            own => UserRights::new(own, None),
+        };
+        let places = LoanPlace::all(&paths, rights);
+        for place in &places {
+            place.check(false).or_else(|failure| match self.is_lent(&mut agent)? {
+                true => place.check(true),
+                false => Err(failure),
+            })?;
+        }
+        let loan = agent.lend(request)?;
+        let memory = Path::new(loan.path().unwrap_or_default());
+        for place in &places {
+            if let Err(failure) = place.make(memory, loan.was_found()) {
+                if let (Some(name), false) = (&self.name, loan.was_found()) {
+                    agent.return_loan(name.clone(), true)?;
+                }
+                return Err(failure);
+            }
+        }
+        let path = paths.made_by_caller().next().map(|(_, path)| path);
+        let own = Lent::from(&loan);
+        self.form.print(&Lent { path: path.unwrap_or(own.path), ..own })?;
         Ok(Exit::Done)
     }
+
+    /// Whether a loan of that name is there.
+    fn is_lent(&self, agent: &mut Client) -> Result<bool, Failure> {
+        let Some(name) = &self.name else { return Ok(false) };
+        Ok(agent.loans(name.as_str())?.iter().any(|loan| loan.name == name.as_str()))
+    }
+}
+
+/// An absolute path, as the daemon records it.
+fn absolute(text: &str) -> Result<String, String> {
+    let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+    path.into_os_string().into_string().map_err(|_| "is no text of UTF-8".to_owned())
 }
 
 #[derive(Debug, Serialize)]

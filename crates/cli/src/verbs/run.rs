@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use client::Client;
+use client::{Bytes, Client};
 
 use crate::exit::{Failure, Outcome, words_within};
 use crate::inherited::become_command;
@@ -55,6 +55,15 @@ pub(crate) struct Args {
     /// Serve System V segments without a key: the program and its forks alone can attach them
     #[arg(long)]
     shm: bool,
+    /// Serve plain shared mappings of at least this size too, as in 1G, where all of it is ready
+    ///
+    /// These are mmap(MAP_SHARED | MAP_ANONYMOUS) without MAP_HUGETLB, of whole huge pages. The
+    /// program must unmap and protect whole huge pages of them only.
+    #[arg(long, value_name = "SIZE")]
+    anonymous: Option<Bytes>,
+    /// Count ready pages in MemAvailable, for programs that look at /proc/meminfo first (SGLang)
+    #[arg(long)]
+    count_ready: bool,
     /// Say for each call whether it was served and why not: `stderr`, or a file to append to
     #[arg(long, value_name = "WHERE", env = "PREZERO_SHIM_LOG")]
     log: Option<OsString>,
@@ -82,7 +91,15 @@ pub(crate) fn run(args: &Args) -> Outcome {
         .args(&args.command[1..])
         .env("PREZERO_SOCKET", socket)
         .env(SECCOMP_FILTERS, seccomp_filters().to_string());
-    for (name, is_set) in [("PREZERO_PRIVATE", args.private), ("PREZERO_SHM", args.shm)] {
+    if let Some(min) = args.anonymous {
+        command.env("PREZERO_ANONYMOUS", min.0.to_string());
+    }
+    let flags = [
+        ("PREZERO_PRIVATE", args.private),
+        ("PREZERO_SHM", args.shm),
+        ("PREZERO_COUNT_READY", args.count_ready),
+    ];
+    for (name, is_set) in flags {
         if is_set {
             command.env(name, "1");
         }

@@ -68,6 +68,9 @@ struct Asked {
     /// Only what the pools' thresholds ask for, silently, with one thread: as the daemon's workers
     #[arg(long)]
     background: bool,
+    /// Wait this many seconds for more pages once there are none
+    #[arg(long, value_name = "SECONDS", hide = true)]
+    idle_timeout: Option<u32>,
     /// Run on these CPUs only, as in 0-3,8 (--background: those of --node)
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
@@ -112,13 +115,14 @@ impl Asked {
             Limit::Some(amount) => Some(in_pages(amount, self.which, pools)?.0),
         };
         let Self { which, threads, background, cpus, nice, sched_idle, .. } = self;
-        let Self { cgroup, method, chunk, like, until_eof, .. } = self;
+        let Self { idle_timeout, cgroup, method, chunk, like, until_eof, .. } = self;
         let (which, pages) = (which.get(), PageLimit::new(pages));
         Ok(Invocation {
             which,
             threads,
             pages,
             background,
+            idle_timeout,
             cpus,
             nice,
             sched_idle,
@@ -152,6 +156,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         socket: &daemon.socket,
         which: invocation.which,
         background: invocation.background,
+        idle_timeout: Duration::from_secs(invocation.idle_timeout.unwrap_or(0).into()),
         threads,
         limit: invocation.pages.pages(),
         engine,
@@ -329,11 +334,12 @@ mod tests {
             prop::option::of(1..u64::MAX),
             any::<bool>(),
             any::<bool>(),
-            prop::option::of(Just(Method::Portable)),
-            prop::option::of(chunk),
+            prop::option::of(any::<u32>()),
+            (prop::option::of(Just(Method::Portable)), prop::option::of(chunk)),
         );
         (place, work).prop_map(|((cpus, nice, sched_idle, cgroup, like), work)| {
-            let (node, size, threads, pages, background, until_eof, method, chunk) = work;
+            let (node, size, threads, pages, background, until_eof, idle, clear) = work;
+            let (idle_timeout, (method, chunk)) = (idle, clear);
             let which = worker::Which::new(node.map(Node), size.flatten());
             let alone = like.is_none();
             Invocation {
@@ -341,6 +347,7 @@ mod tests {
                 threads,
                 pages: PageLimit::new(pages),
                 background,
+                idle_timeout,
                 cpus: cpus.filter(|_| alone),
                 nice: nice.filter(|_| alone),
                 sched_idle: sched_idle && alone,

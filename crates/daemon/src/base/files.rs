@@ -31,6 +31,7 @@ pub(crate) const OWNER_ONLY: u32 = 0o600;
 /// ... and of one that every user can reach: the peer's credentials decide about rights, so that a
 /// refusal can say why.
 pub(crate) const ALL_USERS_MODE: u32 = 0o666;
+const RUN_DIR: &str = "run directory";
 const NO_SOCKET: &str = "a file that is no socket is there";
 
 /// Makes a directory that only the daemon's user can enter, if it is missing.
@@ -39,7 +40,13 @@ const NO_SOCKET: &str = "a file that is no socket is there";
 /// Also where another user can put files into it, or change where its path leads: a link of theirs
 /// would have the daemon write elsewhere, and their file would be believed to be the last daemon's.
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
-    own(path, 0o700, "run directory", "--run-dir").map(drop)
+    own(path, 0o700, RUN_DIR, "--run-dir").map(drop)
+}
+
+/// The same of the run directory. Other users list nothing there; by its name they reach what lies
+/// there for them: the socket, the tree, and the files of loans by name.
+pub(crate) fn make_run_dir(path: &Path) -> Result<()> {
+    own(path, 0o711, RUN_DIR, "--run-dir").map(drop)
 }
 
 /// The same of the control tree's directory, which every user may enter.

@@ -64,8 +64,15 @@ fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// The tasks of each user queue that has a thread.
-type Queues = BTreeMap<UserQueue, VecDeque<Task>>;
+/// The tasks of a user queue that has a thread.
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    /// Wakes its thread, and no other queue's.
+    more: Arc<Condvar>,
+}
+
+type Queues = BTreeMap<UserQueue, Queue>;
 
 #[derive(Debug)]
 struct Counts {
@@ -77,7 +84,6 @@ struct Counts {
 
 struct Inner {
     queues: Mutex<Queues>,
-    more: Condvar,
     counts: Counts,
 }
 
@@ -98,7 +104,7 @@ fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
 impl UserQueues {
     pub(crate) fn new() -> Self {
         let counts = Counts { ours: watch::Sender::new(0), all: watch::Sender::new(0) };
-        Self(Arc::new(Inner { queues: Mutex::default(), more: Condvar::new(), counts }))
+        Self(Arc::new(Inner { queues: Mutex::default(), counts }))
     }
 
     /// Adds a task behind those of its user queue. Returns at once.
@@ -211,10 +217,12 @@ impl Inner {
         };
         self.counts.add(user_queue);
         let has_thread = queues.contains_key(&user_queue);
-        queues.entry(user_queue).or_default().push_back(task);
+        let queue = queues.entry(user_queue).or_default();
+        queue.tasks.push_back(task);
+        let more = Arc::clone(&queue.more);
         drop(queues);
         if has_thread {
-            self.more.notify_all();
+            more.notify_one();
             return;
         }
         let inner = Arc::clone(self);
@@ -224,7 +232,7 @@ impl Inner {
             tracing::error!(%error, "a thread cannot be started: returned pages wait");
             // Its waiters look again: the files are where they were.
             let dropped = lock(&self.queues).remove(&user_queue).unwrap_or_default();
-            dropped.iter().for_each(|_| self.counts.subtract(user_queue));
+            dropped.tasks.iter().for_each(|_| self.counts.subtract(user_queue));
         }
     }
 
@@ -232,8 +240,10 @@ impl Inner {
     fn work(&self, user_queue: UserQueue) {
         let mut idle_since = Instant::now();
         let mut queues = lock(&self.queues);
+        let more = queues.get(&user_queue).map(|queue| Arc::clone(&queue.more)).unwrap_or_default();
         loop {
-            if let Some(task) = queues.get_mut(&user_queue).and_then(VecDeque::pop_front) {
+            let queue = queues.get_mut(&user_queue);
+            if let Some(task) = queue.and_then(|queue| queue.tasks.pop_front()) {
                 drop(queues);
                 task();
                 self.counts.subtract(user_queue);
@@ -246,7 +256,7 @@ impl Inner {
                 queues.remove(&user_queue);
                 return;
             }
-            let waited = self.more.wait_timeout(queues, left);
+            let waited = more.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -87,8 +87,8 @@ impl Incidents {
                 AilmentCause::Quota,
                 format!("holds {held} of a quota of {quota} in the loan's scope"),
             ),
-            Refusal::NotEnough { page_size, ready, free } => {
-                let there = format!("{ready} are ready and {free} free");
+            Refusal::NotEnough { page_size, ready, free, in_use, .. } => {
+                let there = format!("{ready} are ready, {free} free and {in_use} in use");
                 (AilmentCause::Shortage, format!("of {page_size} pages {there}"))
             }
             // The borrower's own fault, and no matter of the service's.

@@ -45,7 +45,7 @@ impl Shell {
                 "this kernel does not tell who maps a block",
             ));
         }
-        if let Hold::Name { name, uid, gid } = &request.hold {
+        if let Hold::Name { name, uid, gid, .. } = &request.hold {
             check_owner(&request, name)?;
             check_ids(*uid, *gid)?;
             let agent = &self.config.agent;

@@ -57,6 +57,7 @@ use crate::base::user_queues::{UNLENT_NAMES, UserQueues};
 use crate::peers::metrics::Metrics;
 use crate::storage::kernel::Fill;
 use crate::storage::leases::{FoundLease, Leases};
+use crate::storage::loan_paths::LoanPathDirs;
 use crate::storage::provider::PoolProvider;
 use crate::storage::store::{Returned, Store, directory_name};
 
@@ -173,6 +174,8 @@ pub(crate) struct Shell {
     learning: Learning,
     errors: MemoryErrors,
     loans: LoanWork,
+    /// Where others reach loans by name.
+    loan_paths: LoanPathDirs,
     sizes: PoolSizes,
     pub(crate) observed: Observed,
     pub(crate) changes: Changes,
@@ -257,6 +260,7 @@ impl Shell {
             learning,
             errors: MemoryErrors::open(&roots),
             loans: LoanWork::default(),
+            loan_paths: LoanPathDirs::take_over(run_dir, &roots),
             sizes: PoolSizes::load(run_dir, &roots),
             observed: Observed::new(roots.clone()),
             changes,
@@ -421,6 +425,11 @@ impl Shell {
         }
         let wanted = self.book.wanted_workers(self.config.workers.max);
         (wanted, self.book.refilling_nodes())
+    }
+
+    /// The daemon serves: from now on its mounts outlive it.
+    pub(crate) fn keep_mounts(&mut self) {
+        self.store.keep_mounts();
     }
 
     /// Removes every file and mount.

@@ -4,15 +4,20 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use book::{HeldByName, LoanPart};
 use tokio::sync::oneshot;
 use units::{BlockId, Bytes, Domain, LeaseId, LoanName, PageSize, Pages};
+use wire::LoanPaths;
 use wire::agent::Supply;
 
 use super::{Granted, Handover, Shell};
+use crate::storage::loan_paths::PathOwner;
 use crate::storage::unbacked::Unbacked;
+
+/// The longest path of Linux, without its end.
+const MAX_PATH_BYTES: usize = 4095;
 
 impl Shell {
     /// Zeroes the pages that a `whole` loan lacks, in the daemon's own context.
@@ -116,6 +121,62 @@ impl Shell {
                 ),
             }),
         }
+    }
+
+    /// Names the program that removes paths which callers made, and has it remove those of loans
+    /// that have ended.
+    pub(crate) fn use_path_program(&mut self, program: Option<&Path>) {
+        self.loan_paths.use_program(program);
+        let ended: Vec<_> = self.loan_paths.leases().filter(|l| !self.book.has_lease(*l)).collect();
+        for remove in ended.into_iter().filter_map(|lease| self.loan_paths.remove(lease)) {
+            self.store.submit_for(None, remove);
+        }
+    }
+
+    /// Checks the paths of a request.
+    ///
+    /// # Errors
+    /// A path that the daemon could not remove again.
+    pub(crate) fn check_paths(&self, paths: &LoanPaths) -> Result<(), wire::Error> {
+        for (field, path) in paths.made_by_caller() {
+            if !self.loan_paths.has_program() {
+                return Err(wire::Error::bad_value(
+                    field,
+                    "this daemon has no program to remove it",
+                ));
+            }
+            let is_plain = path.starts_with('/') && !path.contains(['\n', '\0']);
+            if !is_plain || path.len() > MAX_PATH_BYTES {
+                let reason = format!("is no absolute path of one line and {MAX_PATH_BYTES} bytes");
+                return Err(wire::Error::bad_value(field, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a loan by name its paths.
+    ///
+    /// # Errors
+    /// The kernel's. The loan stays as it is.
+    pub(crate) fn add_paths(
+        &mut self,
+        held: &HeldByName,
+        paths: &LoanPaths,
+        owner: PathOwner,
+    ) -> Result<(), wire::Error> {
+        if *paths == LoanPaths::default() {
+            return Ok(());
+        }
+        let Some(file) = self.store.path_of(held.block) else {
+            return Err(wire::Error::NoSuchName { name: held.name.to_string() });
+        };
+        let added = self.loan_paths.add(held.lease, (&file, held.uid), paths, owner);
+        added.map_err(|error| wire::Error::Failed { what: error.to_string() })
+    }
+
+    /// The path of a loan by name: the one that its user can open, if it has one.
+    pub(crate) fn path_of_loan(&self, held: &HeldByName) -> Option<PathBuf> {
+        self.loan_paths.reachable(held.lease).or_else(|| self.path_of(held.block))
     }
 
     /// The path of a block's file.

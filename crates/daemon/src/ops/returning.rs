@@ -158,6 +158,10 @@ impl Shell {
 
     /// Forgets what the daemon knows of a loan beside the book.
     fn forget_loan(&mut self, lease: LeaseId, blocks: &[BlockId]) {
+        // In the queue that looks at the blocks then: a file that is bound is not recycled.
+        if let Some(remove) = self.loan_paths.remove(lease) {
+            self.store.submit_for(blocks.first().copied(), remove);
+        }
         self.loans.forget(lease, blocks);
         self.observed.unbacked.forget(blocks);
         self.peers.borrowers.remove(lease);

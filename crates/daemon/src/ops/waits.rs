@@ -5,19 +5,20 @@
 //! [`Shell`](crate::ops::Shell) never waits. All waits are here, each on behalf of one peer
 //! ([`Place`]). After a wait that many calls share, each call takes its turn again.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use book::block::StateName;
-use book::{Asked, HeldByName, Refusal};
+use book::{Asked, HeldByName, Refusal, Requester};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
-use units::{JobId, LeaseId, LoanName, Pages};
-use wire::{Error, Status};
+use units::{JobId, LeaseId, LoanName, Node, Pages};
+use wire::{Error, Status, TakeZeroing};
 
 use crate::ops::watchers;
-use crate::ops::{Granted, Handover, Lease, LoanStep, Shared};
+use crate::ops::{Granted, Handover, Lease, LoanStep, Shared, TakenJob};
 use crate::peers::users::Place;
 use crate::storage::kernel::Fill;
 
@@ -51,6 +52,17 @@ pub(crate) enum HeldLoan {
     },
     /// The existing loan of that name.
     Found(HeldByName),
+}
+
+impl HeldLoan {
+    /// The loan that a name holds, and whether it is new.
+    pub(crate) fn by_name(&self) -> Option<(&HeldByName, bool)> {
+        match self {
+            Self::Descriptors(_) => None,
+            Self::Named { held, .. } => Some((held, true)),
+            Self::Found(held) => Some((held, false)),
+        }
+    }
 }
 
 /// A loan, with its pages. The peer's end drops the call at any wait. From the grant on, the daemon
@@ -284,6 +296,63 @@ pub(crate) async fn status(shell: &Shared, place: &Place) -> Status {
         place.turn().await;
     }
     shell.borrow_mut().status()
+}
+
+/// Hands work to a worker, and returns the daemon's end of the job to watch. Where there is none it
+/// waits for pages to zero, at most for the request's `wait_ms`. `None`: there is none by then, or
+/// the worker is to stop.
+pub(crate) async fn take_zeroing(
+    shell: &Shared,
+    place: &Place,
+    request: TakeZeroing,
+    pid: Option<u32>,
+) -> Result<Option<(TakenJob, OwnedFd)>, Error> {
+    let TakeZeroing { node, page_size, background, wait_ms } = request;
+    let who = if background { Requester::Background } else { Requester::User };
+    let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(TakeZeroing::MAX_WAIT);
+    let until = Instant::now() + wait;
+    let mut changes = shell.borrow().changes.subscribe();
+    let must_stop = || pid.is_some_and(|pid| shell.borrow().workers.is_abandoned(pid));
+    loop {
+        if must_stop() {
+            return Ok(None);
+        }
+        let taken = shell.borrow_mut().take_zeroing(who, node, page_size)?;
+        if taken.is_some() || Instant::now() >= until {
+            return Ok(taken);
+        }
+        let _idle = IdleWorker::new(shell, pid, node);
+        loop {
+            changes.mark_unchanged();
+            let changed = timeout_at(until, changes.changed()).await;
+            if !matches!(changed, Ok(Ok(()))) || must_stop() {
+                return Ok(None);
+            }
+            if shell.borrow_mut().has_zeroing(who, node, page_size) {
+                break;
+            }
+        }
+        place.turn().await;
+    }
+}
+
+/// A worker that waits for pages to zero, until it is dropped.
+struct IdleWorker {
+    shell: Shared,
+    pid: Option<u32>,
+}
+
+impl IdleWorker {
+    fn new(shell: &Shared, pid: Option<u32>, node: Option<Node>) -> Self {
+        shell.borrow_mut().workers.set_idle(pid, node, true);
+        Self { shell: Rc::clone(shell), pid }
+    }
+}
+
+impl Drop for IdleWorker {
+    fn drop(&mut self) {
+        self.shell.borrow_mut().workers.set_idle(self.pid, None, false);
+    }
 }
 
 /// Books a worker's report. First checks which processes reach the block, and waits at the end for

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Jobs: the daemon hands pages to workers and takes their reports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use book::block::{Reach, StateName};
@@ -21,12 +21,34 @@ pub(crate) struct WorkerStates {
     pub(crate) running: u32,
     /// Whether the daemon's own workers wait for CPU pressure to fall.
     pub(crate) paused: bool,
-    /// Delegated workers that their writers have left, by process: they get no more work.
+    /// Workers that get no more work, by process.
     abandoned: BTreeSet<u32>,
+    /// Workers that wait for pages to zero, by process, and the node that they want.
+    idle: BTreeMap<u32, Option<Node>>,
 }
 
 impl WorkerStates {
-    /// A delegated worker's writer has gone.
+    /// A worker waits for pages to zero, until it is told that it does not.
+    pub(super) fn set_idle(&mut self, pid: Option<u32>, node: Option<Node>, idle: bool) {
+        match pid {
+            Some(pid) if idle => drop(self.idle.insert(pid, node)),
+            Some(pid) => drop(self.idle.remove(&pid)),
+            None => {}
+        }
+    }
+
+    /// Whether it waits for pages to zero.
+    pub(crate) fn is_idle(&self, pid: u32) -> bool {
+        self.idle.contains_key(&pid)
+    }
+
+    /// Whether it waits for pages of other nodes than these.
+    pub(crate) fn is_idle_elsewhere(&self, pid: u32, nodes: &[Node]) -> bool {
+        self.idle.get(&pid).is_some_and(|node| node.is_some_and(|node| !nodes.contains(&node)))
+    }
+
+    /// A worker gets no more work: a delegated one whose writer has gone, or one that was asked to
+    /// stop.
     pub(crate) fn abandon(&mut self, pid: u32) {
         self.abandoned.insert(pid);
     }
@@ -80,6 +102,19 @@ impl Shell {
             },
         };
         Ok(Some((TakenJob { order, block: block.map(OwnedFd::from), job }, watch)))
+    }
+
+    /// Whether a worker that waits would find pages to zero, as of the last look at the kernel.
+    pub(crate) fn has_zeroing(
+        &mut self,
+        who: Requester,
+        node: Option<Node>,
+        page_size: Option<PageSize>,
+    ) -> bool {
+        if who == Requester::Background {
+            self.book.wanted_workers(self.config.workers.max);
+        }
+        !self.drain_mode.is_on() && self.book.has_zeroing(who, node, page_size)
     }
 
     /// Begins the check which processes reach the block of a reported job. The result goes to

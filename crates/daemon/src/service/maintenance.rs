@@ -20,6 +20,8 @@ const RESIZE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// First check of a draining block after its return. The interval doubles up to
 /// [`IDLE_POLL_INTERVAL`].
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How long a pass waits for further changes where no block drains and no loan waits.
+const BURST_PERIOD: Duration = Duration::from_millis(10);
 /// Blocks, loans and files that one pass checks, each 10 us. A user with more of them waits for its
 /// own, and delays no other user.
 const MAX_CHECKS_PER_TURN: usize = 64;
@@ -57,11 +59,12 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
     };
     let waiting = shell.borrow().peers.waiting.clone();
     let mut look = MIN_POLL_INTERVAL;
+    let mut is_calm = false;
     let mut next = Instant::now();
     // The earliest time of the next pass.
     let mut earliest = next;
     loop {
-        // A change deserves a pass at once. A burst of changes gets one pass each 2 ms.
+        // A burst of changes gets one pass.
         tokio::select! {
             () = sleep_until(next) => {}
             // For all waiting loans at once: each wakes when a change concerns it.
@@ -71,7 +74,8 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
                     return;
                 }
                 look = MIN_POLL_INTERVAL;
-                sleep_until(earliest.max(Instant::now() + MIN_POLL_INTERVAL)).await;
+                let burst = if is_calm { BURST_PERIOD } else { MIN_POLL_INTERVAL };
+                sleep_until(earliest.max(Instant::now() + burst)).await;
             }
         }
         let begin = Instant::now();
@@ -86,9 +90,10 @@ pub(crate) async fn keep(shell: &Shared, workers: &mut Workers, control: &Contro
             (draining, expiry, is_resizing)
         };
         events.tend(shell);
-        workers.tend(shell);
+        workers.tend();
         control.tick();
         trimming.tend(*changes.borrow_and_update());
+        is_calm = draining == 0 && !waiting.has_waiters();
         let mut wait = idle;
         if draining > 0 {
             wait = look;

@@ -195,7 +195,7 @@ fn warnings(config: &Config, provider: &PoolProvider, roots: &Roots) -> Result<V
 /// # Errors
 /// [`Error::Locked`] where a daemon runs; those of a start.
 pub fn drain(run_dir: &Path, roots: &Roots) -> Result<wire::Drained> {
-    crate::base::files::make_dir(run_dir)?;
+    crate::base::files::make_run_dir(run_dir)?;
     let _lock =
         crate::base::files::lock(run_dir)?.ok_or_else(|| Error::Locked(run_dir.to_owned()))?;
     // A pool for each size of pages that an earlier daemon left; its blocks may be of any shape.
@@ -298,11 +298,12 @@ async fn main(mut options: Options, until: Until) -> Result<()> {
     shell.borrow_mut().incidents.listens("the agents' socket", unserved);
     give_way(options.config.nice);
     let tree = plant(tree, &shell, &groups, &options).await?;
-    let mut workers = Workers::new(options.worker_command.clone());
+    let mut workers = Workers::new(options.worker_command.clone(), &shell);
     let manager = Manager::new(options.managed);
     let read_again = (options.source.clone(), options.agent_socket.clone());
     let control = Control::new(&shell, &groups, workers.pids(), read_again, manager);
     control.serve_metrics();
+    shell.borrow_mut().keep_mounts();
     tokio::select! {
         () = accept::accept(Api::Borrowers, listener, Rc::clone(&shell), Rc::clone(&groups)) => {}
         () = listen_to_agents(agents, &shell, &groups) => {}
@@ -371,7 +372,7 @@ async fn listen_to_agents(agents: Option<UnixListener>, shell: &Shared, groups: 
 /// The run directory is this daemon's for as long as the file is open. A daemon that was killed
 /// has it until the last page of its memory is gone, and its successor waits for that.
 pub(crate) async fn lock(run_dir: &Path) -> Result<std::fs::File> {
-    crate::base::files::make_dir(run_dir)?;
+    crate::base::files::make_run_dir(run_dir)?;
     let end = Instant::now() + LOCK_TIMEOUT;
     loop {
         if let Some(lock) = crate::base::files::lock(run_dir)? {
@@ -390,6 +391,7 @@ fn take_over(options: &Options, stored: BTreeMap<String, OwnedFd>) -> Result<Sha
     let dirs = Dirs { run: run_dir, state: state_dir.as_deref() };
     let started = Shell::start(config.clone(), dirs, roots.clone(), *plain, stored)?;
     let shell = Rc::new(RefCell::new(started.shell));
+    shell.borrow_mut().use_path_program(options.worker_command.first().map(Path::new));
     watchers::returned(&shell, started.returned);
     watchers::unmap_events(&shell);
     for (lease, end) in started.leases {

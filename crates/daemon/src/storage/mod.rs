@@ -3,6 +3,7 @@
 
 pub(crate) mod kernel;
 pub(crate) mod leases;
+pub(crate) mod loan_paths;
 pub(crate) mod memory_held;
 pub(crate) mod proof;
 pub(crate) mod provider;

@@ -85,6 +85,8 @@ pub(crate) struct Store {
     plain: bool,
     dirs: BTreeMap<PageSize, Arc<BlockDir>>,
     mounts: Vec<HugetlbMount>,
+    /// The mounts that the start has made; `None` once the daemon serves.
+    of_start: Option<Vec<HugetlbMount>>,
     places: BTreeMap<BlockId, Place>,
     /// Unneeded files that could not be removed yet: tried again until they are.
     unremoved: BTreeMap<BlockId, Users>,
@@ -131,6 +133,7 @@ impl Store {
             plain,
             dirs: BTreeMap::new(),
             mounts: Vec::new(),
+            of_start: Some(Vec::new()),
             places: BTreeMap::new(),
             unremoved: BTreeMap::new(),
             tables: if share_tables && !plain { Some(Tables::start()?) } else { None },
@@ -170,13 +173,20 @@ impl Store {
             self.mounts.push(if mounted {
                 HugetlbMount { dir: path.clone(), page: page_size }
             } else {
-                mount::mount(&path, page_size)?
+                let made = mount::mount(&path, page_size)?;
+                self.of_start.iter_mut().for_each(|mounts| mounts.push(made.clone()));
+                made
             });
         }
         let dir = BlockDir::open(&path, &states(), 0o700)?;
         self.proofs.measure(&self.run_dir, &dir, GONE, page_size);
         self.dirs.insert(page_size, Arc::new(dir));
         Ok(())
+    }
+
+    /// The daemon serves: from now on its mounts outlive it.
+    pub(crate) fn keep_mounts(&mut self) {
+        self.of_start = None;
     }
 
     /// The roots of all its hugetlbfs, for a service manager to keep.
@@ -429,6 +439,17 @@ impl Store {
             mounted.detach()?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Store {
+    /// After a failed start: what it has mounted has no file that anything needs.
+    fn drop(&mut self) {
+        for made in self.of_start.take().into_iter().flatten() {
+            if let Err(error) = made.detach() {
+                tracing::warn!(%error, "a mount of the failed start stays");
+            }
+        }
     }
 }
 

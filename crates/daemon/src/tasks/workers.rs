@@ -29,9 +29,14 @@ const MAX_RETRY_PERIOD: Duration = Duration::from_secs(10);
 /// The workers that run, and whether each was asked to stop.
 pub(crate) type Pids = Rc<RefCell<BTreeMap<u32, bool>>>;
 
+/// How long a worker waits for more pages to zero before it ends: a start costs 3 ms of CPU time,
+/// as much as to zero 200 MB.
+const IDLE_SECONDS: u32 = 5;
+
 /// Keeps as many workers running as the book wants.
 #[derive(Debug)]
 pub(crate) struct Workers {
+    shell: Shared,
     command: Vec<OsString>,
     settings: config::WorkersConfig,
     pids: Pids,
@@ -44,8 +49,9 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    pub(crate) fn new(command: Vec<OsString>) -> Self {
+    pub(crate) fn new(command: Vec<OsString>, shell: &Shared) -> Self {
         Self {
+            shell: Rc::clone(shell),
             command,
             settings: config::WorkersConfig::default(),
             pids: Rc::default(),
@@ -66,9 +72,23 @@ impl Workers {
         u32::try_from(self.pids.borrow().len()).unwrap_or(u32::MAX)
     }
 
+    /// How many of them zero, or may be given pages of these nodes.
+    fn running_for(&self, nodes: &[Node]) -> u32 {
+        let states = &self.shell.borrow().workers;
+        let elsewhere = |pid: &&u32| states.is_idle_elsewhere(**pid, nodes);
+        let elsewhere = self.pids.borrow().keys().filter(elsewhere).count();
+        self.running().saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX))
+    }
+
     /// Starts missing ones; stops all while CPU pressure is above its limit.
-    pub(crate) fn tend(&mut self, shell: &Shared) {
-        self.settings.clone_from(&shell.borrow().config().workers);
+    pub(crate) fn tend(&mut self) {
+        let shell = &Rc::clone(&self.shell);
+        if self.settings != shell.borrow().config().workers {
+            // Those that wait have the settings of their start.
+            self.stop_idle(|_| true);
+            self.settings.clone_from(&shell.borrow().config().workers);
+        }
+        shell.borrow_mut().workers.running = self.running();
         if self.command.is_empty() || self.settings.max == 0 {
             self.stop();
             return;
@@ -94,10 +114,11 @@ impl Workers {
             return;
         }
         let (wanted, nodes) = shell.borrow_mut().wanted_workers();
-        if wanted <= self.running() || nodes.is_empty() || Instant::now() < self.not_before {
-            shell.borrow_mut().workers.running = self.running();
+        let here = self.running_for(&nodes);
+        if wanted <= here || nodes.is_empty() || Instant::now() < self.not_before {
             return;
         }
+        self.stop_idle(|pid| shell.borrow().workers.is_idle_elsewhere(pid, &nodes));
         let zeroed = shell.borrow().book().counters().zeroed_bytes;
         // Workers that end without having zeroed anything, as when the kernel has no page left,
         // must not be started in a circle.
@@ -107,7 +128,7 @@ impl Workers {
             (self.pause * 2).min(MAX_RETRY_PERIOD)
         };
         self.zeroed_before = zeroed.max(Bytes(1));
-        for _ in self.running()..wanted {
+        for _ in here..wanted {
             let node = nodes[self.next_node % nodes.len()];
             self.next_node = self.next_node.wrapping_add(1);
             let cpus =
@@ -129,6 +150,7 @@ impl Workers {
         let invocation = Invocation {
             which: Which::new(Some(node), None),
             background: true,
+            idle_timeout: Some(IDLE_SECONDS),
             nice: Some(self.settings.nice),
             cpus,
             sched_idle: self.settings.sched_idle,
@@ -155,8 +177,8 @@ impl Workers {
                 Err(error) => tracing::warn!(pid, %error, "a worker is out of sight"),
             }
             pids.borrow_mut().remove(&pid);
-            let running = u32::try_from(pids.borrow().len()).unwrap_or(u32::MAX);
-            shell.borrow_mut().workers.running = running;
+            shell.borrow_mut().workers.forget(pid);
+            shell.borrow().changes.wake();
         });
     }
 
@@ -164,11 +186,28 @@ impl Workers {
     ///
     /// Once: a second signal would end it on the spot, with nothing reported.
     pub(crate) fn stop(&self) {
-        for (pid, asked) in self.pids.borrow_mut().iter_mut().filter(|(_, asked)| !**asked) {
-            *asked = true;
+        self.stop_those(|_| true);
+    }
+
+    /// The same of those that wait for pages.
+    fn stop_idle(&self, which: impl Fn(u32) -> bool) {
+        let is_idle = |pid| self.shell.borrow().workers.is_idle(pid);
+        self.stop_those(|pid| is_idle(pid) && which(pid));
+    }
+
+    fn stop_those(&self, which: impl Fn(u32) -> bool) {
+        let mut any = false;
+        let mut pids = self.pids.borrow_mut();
+        for (pid, asked) in pids.iter_mut().filter(|(pid, asked)| !**asked && which(**pid)) {
+            (*asked, any) = (true, true);
+            self.shell.borrow_mut().workers.abandon(*pid);
             let Ok(pid) = i32::try_from(*pid) else { continue };
             // Gone already is as good.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        if any {
+            // One that waits gets its answer now.
+            self.shell.borrow().changes.wake();
         }
     }
 
@@ -176,7 +215,7 @@ impl Workers {
     pub(crate) async fn drain(&self, timeout: Duration) {
         self.stop();
         let end = Instant::now() + timeout;
-        while self.running() > 0 && Instant::now() < end {
+        while !self.pids.borrow().is_empty() && Instant::now() < end {
             sleep_until(end.min(Instant::now() + Duration::from_millis(5))).await;
         }
     }

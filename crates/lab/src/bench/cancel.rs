@@ -163,6 +163,7 @@ fn over_all<'a>(scene: &'a Scene<'_>, engine: Engine, stop: &'a Stop) -> Worker<
         socket,
         which: scene.which(),
         background: false,
+        idle_timeout: Duration::ZERO,
         threads: 1,
         limit: None,
         engine,

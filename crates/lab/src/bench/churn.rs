@@ -26,10 +26,8 @@ const PAGES_PER_LOAN: Pages = Pages(32);
 /// At each load, each way: 1200 loans and more at the rates seen, and four minutes in all.
 const RUN_PERIOD: Duration = Duration::from_secs(20);
 const QUICK_RUN_PERIOD: Duration = Duration::from_millis(300);
-/// How long the background worker sleeps when it has no pages to zero. A real one is started when a
-/// threshold asks for it; one that looked every 2 ms spent more on looking than on zeroing, 0.1 CPU
-/// seconds a second on a Zen 4.
-const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// For how long the worker waits for pages, as the daemon's own do.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two calls when the first was refused.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Loans a second in parts of what one thread of the kernel can zero.
@@ -88,8 +86,8 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Part, Failure> {
         "With loans back to back, how many are ready, and what do they cost altogether?",
         format!(
             "Loans of 64 MiB in 2 MiB pages, mapped, every page touched, given back; {length:?} at each rate, given in parts \
-             of the rate at which one thread of the kernel zeroes. One background thread looks every {IDLE_POLL_INTERVAL:?} and \
-             zeroes what came back, by allocating new pages (fresh), or where they lie once nobody has them (auto). \
+             of the rate at which one thread of the kernel zeroes. One background thread waits for what comes back and \
+             zeroes it, by allocating new pages (fresh), or where they lie once nobody has them (auto). \
              CPU seconds per GB, of the borrower, the worker, the daemon and all of them together, against \
              MAP_POPULATE and MADV_POPULATE_WRITE of the same."
         ),
@@ -261,6 +259,7 @@ fn with(
                 socket: &socket,
                 which: scene.which(),
                 background: false,
+                idle_timeout: IDLE_TIMEOUT,
                 threads: 1,
                 limit: None,
                 engine: Engine::default(),
@@ -268,9 +267,7 @@ fn with(
                 stop: &ended,
             };
             while !ended.is_set() {
-                if worker.run(&|_| {})?.pages == 0 {
-                    thread::sleep(IDLE_POLL_INTERVAL);
-                }
+                worker.run(&|_| {})?;
             }
             Ok::<_, Failure>(())
         });

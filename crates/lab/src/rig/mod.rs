@@ -325,6 +325,7 @@ impl Scene<'_> {
             socket: &self.socket,
             which: self.which(),
             background: false,
+            idle_timeout: Duration::ZERO,
             threads: plan.threads,
             limit: None,
             // These blocks are made, not cleared in place.

@@ -11,6 +11,7 @@ const GIB_1: PageSize = PageSize::new(1 << 30).unwrap();
 const MOUNTINFO: &str = r"24 30 0:22 / /proc rw,nosuid - proc proc rw
 31 24 0:28 / /dev/hugepages rw,relatime shared:15 - hugetlbfs hugetlbfs rw,pagesize=2M
 40 24 0:41 / /mnt/with\040space rw master:1 propagate_from:2 - hugetlbfs prezero rw,mode=700,pagesize=2M
+43 24 0:41 /lent/b17 /dev/shm/bound rw - hugetlbfs prezero rw,mode=700,pagesize=2M
 41 24 0:42 / /mnt/giant rw - hugetlbfs prezero rw,mode=700,pagesize=1024M
 ";
 

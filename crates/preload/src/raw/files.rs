@@ -90,6 +90,25 @@ pub(crate) fn pread(fd: c_int, buffer: &mut [u8], offset: u64) -> Result<usize> 
     unsafe { call(libc::SYS_pread64, args) }
 }
 
+/// Reads for the program, which answers for its buffer.
+///
+/// # Safety
+/// As the call itself.
+pub(crate) unsafe fn read(fd: c_int, buffer: *mut libc::c_void, bytes: usize) -> Result<usize> {
+    // SAFETY: the caller's contract.
+    unsafe { call(libc::SYS_read, [int(fd), buffer.addr(), bytes, 0, 0, 0]) }
+}
+
+/// Whether a descriptor is of the file with that path.
+pub(crate) fn is_path(fd: c_int, path: &[u8]) -> bool {
+    let mut found = [0_u8; 64];
+    let Ok(link) = std::ffi::CString::new(format!("/proc/self/fd/{fd}")) else { return false };
+    let args = [int(libc::AT_FDCWD), link.as_ptr().addr(), found.as_mut_ptr().addr(), 64, 0, 0];
+    // SAFETY: the kernel writes at most 64 bytes to the buffer.
+    let length = unsafe { call(libc::SYS_readlinkat, args) };
+    length.is_ok_and(|length| found.get(..length) == Some(path))
+}
+
 /// Opens a file of that absolute path for reading, closed on exec.
 pub(crate) fn open(path: &CStr) -> Result<c_int> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;

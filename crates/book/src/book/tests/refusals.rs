@@ -67,12 +67,20 @@ fn quota_counts_lent_draining_and_kept() {
 
 #[test]
 fn more_than_there_is_is_refused_with_what_there_is() {
-    let mut book = book([pool(0, 2), pool(1, 2)]);
-    make_ready(&mut book, key(0, 2), 1);
+    let left_free = PoolConfig { leave_free: Pages(1), ..pool(1, 2) };
+    let mut book = book([pool(0, 2), left_free]);
+    make_ready(&mut book, key(0, 2), 2);
+    lend(&mut book, &ask_one_file(2));
     book.has_free(Node(0), PAGE, Pages(3));
     book.has_free(Node(1), PAGE, Pages(4));
     for (one_file, pages) in [(true, 6), (false, 8)] {
-        let all = Refusal::NotEnough { page_size: PAGE, ready: bytes(2), free: bytes(7) };
+        let all = Refusal::NotEnough {
+            page_size: PAGE,
+            ready: bytes(2),
+            free: bytes(7),
+            left_free: bytes(1),
+            in_use: bytes(2),
+        };
         assert_eq!(refused(&mut book, &ask(pages).with(|request| request.single = one_file)), all);
     }
     let huge = ask(1).with(|request| request.bytes = Bytes(1 << 63));

@@ -33,6 +33,7 @@ impl Zeroing {
                 socket: &socket,
                 which,
                 background: false,
+                idle_timeout: std::time::Duration::ZERO,
                 threads: allowed_cpus(),
                 limit,
                 engine: Engine::default(),

@@ -112,8 +112,26 @@ impl Settings {
 #[derive(Debug)]
 pub(crate) struct Tree {
     session: Rc<Session>,
-    mount: FuseMount,
+    mount: Mounted,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// The mount, which ends with this value: also where a later step of the start fails.
+#[derive(Debug)]
+struct Mounted(Option<FuseMount>);
+
+impl Mounted {
+    fn detach(&mut self) {
+        if let Some(Err(error)) = self.0.take().map(|mount| mount.detach()) {
+            tracing::warn!(%error, "the control tree was unmounted before");
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.detach();
+    }
 }
 
 impl Tree {
@@ -160,7 +178,7 @@ impl Tree {
             }
         }
         let fd = fuse::open_device()?;
-        let mount = fuse::mount(&path, &fd, KIND)?;
+        let mount = Mounted(Some(fuse::mount(&path, &fd, KIND)?));
         let failed = |source| Error::Runtime { what: "cannot wait for FUSE requests", source };
         let session = Rc::new(Session {
             device: TreeDevice::new(fd).map_err(failed)?,
@@ -182,11 +200,9 @@ impl Tree {
     /// Unmounts the tree, ends the delegated workers, which report what they have done, and answers
     /// whom they worked for: ENODEV, unless they were done. Open files answer ENOTCONN from then
     /// on.
-    pub(crate) async fn stop(self, timeout: Duration) {
+    pub(crate) async fn stop(mut self, timeout: Duration) {
         let end = Instant::now() + timeout;
-        if let Err(error) = self.mount.detach() {
-            tracing::warn!(%error, "the control tree was unmounted before");
-        }
+        self.mount.detach();
         self.session.stop_zeroing();
         while self.session.state.borrow().is_zeroing() && Instant::now() < end {
             sleep(Duration::from_millis(2)).await;

@@ -19,7 +19,6 @@ mod watch;
 
 use std::rc::{Rc, Weak};
 
-use book::Requester;
 use tokio::net::UnixStream;
 use wire::agent::{GetSupply, ListLoans, Loans, MAX_LISTED, Return, Supplies};
 use wire::{
@@ -83,7 +82,7 @@ impl Service {
         match call.method.as_str() {
             GetStatus::NAME => reply(call, async |it| self.get_status(it).await).await,
             LendRequest::NAME => Ok(self.lend(call.parameters()?).await?),
-            TakeZeroing::NAME => Ok(self.take(call.parameters()?)?),
+            TakeZeroing::NAME => Ok(self.take(call.parameters()?).await?),
             FinishZeroing::NAME => reply(call, async |it| self.finish_zeroing(it).await).await,
             Release::NAME => reply(call, async |it| self.release(it).await).await,
             Drain::NAME => reply(call, async |it| self.drain(it).await).await,
@@ -152,14 +151,10 @@ impl Service {
         Ok(Supplies { supplies: self.shell.borrow_mut().supply() })
     }
 
-    fn take(&self, work: TakeZeroing) -> Result<Answer, Error> {
+    async fn take(&self, request: TakeZeroing) -> Result<Answer, Error> {
         self.may_work()?;
         let pid = self.rights.peer().pid;
-        if pid.is_some_and(|pid| self.shell.borrow().workers.is_abandoned(pid)) {
-            return Err(Error::NothingToZero);
-        }
-        let who = if work.background { Requester::Background } else { Requester::User };
-        let taken = self.shell.borrow_mut().take_zeroing(who, work.node, work.page_size)?;
+        let taken = waits::take_zeroing(&self.shell, &self.place, request, pid).await?;
         let (taken, watch) = taken.ok_or(Error::NothingToZero)?;
         watchers::job(&self.shell, taken.order.job, watch);
         let (job, fds) = translate::job(taken);

@@ -66,7 +66,7 @@ pub(super) fn listed(shell: &Shell, loan: &HeldByName) -> NamedLoan {
 }
 
 fn path(shell: &Shell, loan: &HeldByName) -> String {
-    let path = shell.path_of(loan.block);
+    let path = shell.path_of_loan(loan);
     path.as_deref().map(Path::to_string_lossy).unwrap_or_default().into_owned()
 }
 
@@ -93,9 +93,14 @@ pub(super) fn refusal(shell: &Shell, asked: &Asked, refusal: &Refusal) -> Error 
             let scope = scope.to_owned();
             Error::ScopeQuotaExceeded { scope, held_bytes, quota_bytes, asked_bytes }
         }
-        &Refusal::NotEnough { page_size, ready: ready_bytes, free: free_bytes } => {
-            Error::NotEnough { asked_bytes, page_size, ready_bytes, free_bytes }
-        }
+        &Refusal::NotEnough { page_size, ready, free, left_free, in_use } => Error::NotEnough {
+            asked_bytes,
+            page_size,
+            ready_bytes: ready,
+            free_bytes: free,
+            left_free_bytes: left_free,
+            used_bytes: in_use,
+        },
         Refusal::OwnerDraining => {
             Error::Failed { what: "the owner's content is draining".to_owned() }
         }

@@ -408,6 +408,52 @@ fn a_report_of_a_job_is_looked_at_before_it_is_believed() {
     });
 }
 
+// Promise P421 (work): A worker that waits for pages gets them when they come back, and is told at
+// once to stop. It is refused after its time, or at once if it named none.
+#[test]
+fn worker_waits_for_pages_until_they_come_or_it_must_stop() {
+    by_the_clock(async {
+        let bed = Bed::new();
+        bed.has_free(0);
+        let (place, begin) = (place(), Instant::now());
+        let take = async |wait_ms| {
+            let request = TakeZeroing { wait_ms, ..TakeZeroing::default() };
+            waits::take_zeroing(&bed.shell, &place, request, Some(7)).await.expect("a pipe")
+        };
+        assert!(take(None).await.is_none() && begin.elapsed() == Duration::ZERO);
+        assert!(take(Some(300)).await.is_none());
+        assert_eq!(begin.elapsed(), Duration::from_millis(300));
+        assert!(take(Some(3_600_000)).await.is_none());
+        assert_eq!(begin.elapsed(), Duration::from_millis(5300), "5 s at most");
+
+        // What wakes it are changes, and it takes no notice of those that concern it not.
+        let later = async |then: &dyn Fn()| {
+            for _ in 0..3 {
+                advance(Duration::from_millis(10)).await;
+                bed.shell.borrow().changes.wake();
+                tokio::task::yield_now().await;
+            }
+            assert!(bed.shell.borrow().workers.is_idle(7));
+            then();
+            bed.shell.borrow().changes.wake();
+        };
+        let come = || {
+            bed.has_free(1);
+            bed.shell.borrow_mut().look_again();
+        };
+        let (taken, ()) = tokio::join!(take(Some(5000)), later(&come));
+        let (taken, watch) = taken.expect("a page came");
+        assert_eq!(begin.elapsed(), Duration::from_millis(5330));
+        assert!(!bed.shell.borrow().workers.is_idle(7));
+        bed.has_free(0);
+        let stop = || bed.shell.borrow_mut().workers.abandon(7);
+        let (refused, ()) = tokio::join!(take(Some(5000)), later(&stop));
+        assert!(refused.is_none());
+        assert_eq!(begin.elapsed(), Duration::from_millis(5360));
+        drop((taken, watch));
+    });
+}
+
 #[test]
 fn maintenance_is_notified_when_a_wait_begins() {
     by_the_clock(async {

@@ -106,6 +106,11 @@ impl Store {
         self.user_queues.submit(self.user_queue(Some(block)), move || event(|| drop(last)));
     }
 
+    /// Adds a task to the queue of the user that has or had a block.
+    pub(crate) fn submit_for(&self, block: Option<BlockId>, task: impl FnOnce() + Send + 'static) {
+        self.user_queues.submit(self.user_queue(block), task);
+    }
+
     /// The queue of the user that has or had a block.
     fn user_queue(&self, block: Option<BlockId>) -> UserQueue {
         let place = block.and_then(|block| self.places.get(&block));
