@@ -28,7 +28,7 @@ use crate::{apt, cache, command, say};
 /// Findings of checkpatch that are no faults of this series: below which path,
 /// which kind, and why.
 const EXCUSED: [(&str, &str, &str); 11] = [
-    ("mm/internal.h", "MISSING_FIXES_TAG", "Debian's source has no history to name the commit by"),
+    ("", "UNKNOWN_COMMIT_ID", "Debian's source has no history to look a commit up in"),
     ("", "FILE_PATH_CHANGES", "MAINTAINERS has globs for all of them, from the first on"),
     (
         "arch/x86/lib/clear_streaming.c",
