@@ -45,6 +45,11 @@
  * left off, if that one has not been given a CPU for HUGETLB_ZERO_STARVED and
  * is between two units.
  *
+ * A node whose free folios are all dirty, and where no task waits for a change,
+ * is not tracked: allocating and freeing a folio costs a test of one byte there,
+ * see hugetlb_zero_tracked(). The first job, watch or reader of a file changes
+ * that, and needs no walk of the list: all its folios are what they were, dirty.
+ *
  * Locking: hugetlb_lock protects everything but the content of folios.
  * Zeroers hold it once per folio, see hugetlb_zero_run().
  */
@@ -77,23 +82,32 @@ struct folio *hugetlb_zero_next(struct hstate *h, struct folio *folio, bool want
 }
 
 /*
- * Into and out of the free list
+ * Into and out of a free list that is tracked, or has to be from now on. A list
+ * that is not has no cluster but the dirty one, so that a folio which comes or
+ * goes there leaves the ends of the clusters and all numbers as they are.
  */
 
-/* The folio, frozen and on no or another list, becomes free. */
-void hugetlb_zero_enqueue(struct hstate *h, int nid, struct folio *folio)
+/* Back to a plain list, when its last folio that was not dirty has left. */
+static void hugetlb_zero_untrack(struct hugetlb_zero_pool *pool)
+{
+	if (!pool->nr_zeroed && !pool->nr_zeroing && !pool->nr_skipped &&
+	    !hugetlb_zero_awaited(pool))
+		pool->h->zero_tracked[pool->nid] = false;
+}
+
+void __hugetlb_zero_enqueue(struct hstate *h, int nid, struct folio *folio)
 {
 	struct hugetlb_zero_pool *pool = hugetlb_zero_pool(h, nid);
 
 	lockdep_assert_held(&hugetlb_lock);
 	list_del(&folio->lru);
-	hugetlb_zero_set_done(folio, 0);
 	if (folio_test_hwpoison(folio)) {
 		folio_clear_hugetlb_zeroed(folio);
 		hugetlb_zero_skip(pool, folio);
 	}
 	hugetlb_zero_add(pool, folio);
 	hugetlb_zero_changed(pool);
+	hugetlb_zero_untrack(pool);
 }
 
 /* Common to both ways out. Returns how much is zero; leaves HPG_zeroed alone. */
@@ -112,6 +126,7 @@ unsigned long hugetlb_zero_take(struct hugetlb_zero_pool *pool,
 		zeroed = hugetlb_zero_job_take(pool, folio);
 	hugetlb_zero_set_done(folio, 0);
 	hugetlb_zero_changed(pool);
+	hugetlb_zero_untrack(pool);
 	return zeroed;
 }
 
@@ -127,11 +142,7 @@ void hugetlb_zero_dequeue(struct hstate *h, struct folio *folio,
 	folio_clear_hugetlb_zeroed(folio);
 }
 
-/*
- * The folio leaves the pool, or was never free. HPG_zeroed stays for demotion,
- * which hands it on, and for add_hugetlb_folio(), which takes the folio back.
- */
-void hugetlb_zero_remove(struct hstate *h, struct folio *folio)
+void __hugetlb_zero_remove(struct hstate *h, struct folio *folio)
 {
 	if (folio_test_hugetlb_freed(folio))
 		hugetlb_zero_take(hugetlb_zero_pool(h, folio_nid(folio)), folio);

@@ -29,12 +29,56 @@ struct hugetlb_zero_req {
 
 #ifdef CONFIG_HUGETLB_ZEROED
 
-/* Into the free list, and out of it. */
+/*
+ * Whether the free list of a node is more than a list of dirty folios: some are
+ * zeroed, being zeroed or skipped, or a task waits for a change. Where it is not,
+ * as on machines where no task zeroes pages, the hooks below do no more than the
+ * list operation that they replace. hugetlb_zero_track() sets it, and
+ * hugetlb_zero_untrack() resets it. Protected by hugetlb_lock.
+ */
+static inline bool hugetlb_zero_tracked(struct hstate *h, int nid)
+{
+	return unlikely(h->zero_tracked[nid]);
+}
+
+/* So much of a dirty folio is zero: what a zeroer had done before a signal came. */
+static inline unsigned long hugetlb_zero_begun(struct folio *folio)
+{
+	return folio->index;
+}
+
 void hugetlb_zero_init(void);
-void hugetlb_zero_enqueue(struct hstate *h, int nid, struct folio *folio);
+
+/* Out of a tracked list. The folio stays linked: the caller moves it. */
 void hugetlb_zero_dequeue(struct hstate *h, struct folio *folio,
 			  struct hugetlb_zero_req *req);
-void hugetlb_zero_remove(struct hstate *h, struct folio *folio);
+
+void __hugetlb_zero_enqueue(struct hstate *h, int nid, struct folio *folio);
+void __hugetlb_zero_remove(struct hstate *h, struct folio *folio);
+
+/* The folio, frozen and on no or another list, becomes free. */
+static inline void hugetlb_zero_enqueue(struct hstate *h, int nid,
+					struct folio *folio)
+{
+	/* Users have left theirs there, see hugetlb_zero_begun(). */
+	folio->index = 0;
+	if (hugetlb_zero_tracked(h, nid) ||
+	    unlikely(folio_test_hugetlb_zeroed(folio) ||
+		     folio_test_hwpoison(folio)))
+		__hugetlb_zero_enqueue(h, nid, folio);
+	else
+		list_move(&folio->lru, &h->hugepage_freelists[nid]);
+}
+
+/*
+ * The folio leaves the pool, or was never free. HPG_zeroed stays for demotion,
+ * which hands it on, and for add_hugetlb_folio(), which takes the folio back.
+ */
+static inline void hugetlb_zero_remove(struct hstate *h, struct folio *folio)
+{
+	if (hugetlb_zero_tracked(h, folio_nid(folio)))
+		__hugetlb_zero_remove(h, folio);
+}
 
 /*
  * After one of the two ways out, without hugetlb_lock: until a zeroer has let go
@@ -97,6 +141,16 @@ static inline void hugetlb_zero_inherit(struct folio *folio, bool zeroed)
 	     folio = n, n = n ? hugetlb_zero_next(h, n, want) : NULL)
 
 #else /* !CONFIG_HUGETLB_ZEROED */
+
+static inline bool hugetlb_zero_tracked(struct hstate *h, int nid)
+{
+	return false;
+}
+
+static inline unsigned long hugetlb_zero_begun(struct folio *folio)
+{
+	return 0;
+}
 
 static inline void hugetlb_zero_init(void) { }
 

@@ -185,7 +185,14 @@ struct hugetlb_zero_watch {
 /* Least time between two notifications of a file or a watch by default. */
 #define HUGETLB_ZERO_INTERVAL_MS	100
 
+/* A reader of a file, or a watch, waits for a change: see hugetlb_zero_track(). */
+static inline bool hugetlb_zero_awaited(struct hugetlb_zero_pool *pool)
+{
+	return pool->armed || !list_empty(&pool->watches);
+}
+
 /* hugetlb_zero_list.c: the free list and its clusters */
+void hugetlb_zero_track(struct hugetlb_zero_pool *pool);
 unsigned long hugetlb_zero_zeroable(struct hugetlb_zero_pool *pool);
 struct list_head *hugetlb_zero_freelist(struct hugetlb_zero_pool *pool);
 enum hugetlb_zero_cluster hugetlb_zero_cluster(struct folio *folio);

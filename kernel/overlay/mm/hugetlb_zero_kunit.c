@@ -350,6 +350,41 @@ static void adopt_test(struct kunit *test)
 	folio_put(folio);
 }
 
+/* A list is tracked from its first folio that is not dirty to its last. */
+static void track_test(struct kunit *test)
+{
+	struct fakes *fakes = make_fakes(test);
+	struct hugetlb_zero_pool *pool = fakes->pool;
+	struct folio *folio = make_dirty(test, fakes);
+	struct hugetlb_zero_job job;
+
+	KUNIT_EXPECT_FALSE(test, fakes->h->zero_tracked[0]);
+	start_test_job(test, fakes, &job);
+	KUNIT_EXPECT_TRUE(test, fakes->h->zero_tracked[0]);
+	KUNIT_EXPECT_EQ(test, hugetlb_zero_job_clear(pool, &job), 0);
+	KUNIT_EXPECT_TRUE(test, finish_test_job(fakes, &job));
+	spin_lock_irq(&hugetlb_lock);
+	hugetlb_zero_take(pool, folio);
+	list_del(&folio->lru);
+	spin_unlock_irq(&hugetlb_lock);
+	KUNIT_EXPECT_FALSE(test, fakes->h->zero_tracked[0]);
+
+	/* A reader waits for a change: it is tracked until the change is told. */
+	spin_lock_irq(&hugetlb_lock);
+	hugetlb_zero_arm(pool, HUGETLB_ZERO_FILE_ZEROED);
+	KUNIT_EXPECT_TRUE(test, fakes->h->zero_tracked[0]);
+	pool->armed = 0;
+	folio_clear_hugetlb_zeroed(folio);
+	hugetlb_zero_add(pool, folio);
+	hugetlb_zero_take(pool, folio);
+	list_del(&folio->lru);
+	spin_unlock_irq(&hugetlb_lock);
+	KUNIT_EXPECT_FALSE(test, fakes->h->zero_tracked[0]);
+	cancel_delayed_work_sync(&pool->work);
+	folio->private = NULL;
+	folio_put(folio);
+}
+
 /* What was done of a folio before a signal came is not done again. */
 static void resume_test(struct kunit *test)
 {
@@ -441,6 +476,7 @@ static struct kunit_case hugetlb_zero_cases[] = {
 	KUNIT_CASE(take_idle_test),
 	KUNIT_CASE(take_writing_test),
 	KUNIT_CASE(adopt_test),
+	KUNIT_CASE(track_test),
 	KUNIT_CASE(resume_test),
 	KUNIT_CASE(reappear_test),
 	KUNIT_CASE(early_change_test),

@@ -55,6 +55,13 @@ static struct list_head *hugetlb_zero_end(struct hugetlb_zero_pool *pool,
 	}
 }
 
+/* From now on each folio that comes or goes is looked at. */
+void hugetlb_zero_track(struct hugetlb_zero_pool *pool)
+{
+	lockdep_assert_held(&hugetlb_lock);
+	pool->h->zero_tracked[pool->nid] = true;
+}
+
 /*
  * Add at the beginning of the cluster that the folio's flags say, so that what
  * was freed last, and is warm in the caches, is taken first. A dirty folio that
@@ -67,6 +74,7 @@ void hugetlb_zero_add(struct hugetlb_zero_pool *pool, struct folio *folio)
 
 	switch (hugetlb_zero_cluster(folio)) {
 	case HUGETLB_ZERO_ZEROED:
+		hugetlb_zero_track(pool);
 		list_add(entry, freelist);
 		if (pool->last_zeroing == freelist)
 			pool->last_zeroing = entry;
@@ -75,6 +83,7 @@ void hugetlb_zero_add(struct hugetlb_zero_pool *pool, struct folio *folio)
 		pool->nr_zeroed++;
 		break;
 	case HUGETLB_ZERO_ZEROING:
+		hugetlb_zero_track(pool);
 		list_add(entry, pool->last_zeroed);
 		if (pool->last_zeroing == pool->last_zeroed)
 			pool->last_zeroing = entry;
@@ -113,6 +122,7 @@ void hugetlb_zero_del(struct hugetlb_zero_pool *pool, struct folio *folio)
 /* A dirty folio that nobody may zero, or that may be zeroed again. */
 void hugetlb_zero_skip(struct hugetlb_zero_pool *pool, struct folio *folio)
 {
+	hugetlb_zero_track(pool);
 	folio_set_hugetlb_zero_skip(folio);
 	hugetlb_zero_set_done(folio, 0);
 	pool->nr_skipped++;

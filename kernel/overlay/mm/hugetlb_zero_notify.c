@@ -67,6 +67,7 @@ void hugetlb_zero_arm(struct hugetlb_zero_pool *pool,
 {
 	lockdep_assert_held(&hugetlb_lock);
 	pool->armed |= BIT(file);
+	hugetlb_zero_track(pool);
 }
 
 void hugetlb_zero_set_low(struct hugetlb_zero_pool *pool, unsigned long low)
@@ -161,6 +162,7 @@ void hugetlb_zero_watch_add(struct hugetlb_zero_watch *watch,
 	watch->next = get_jiffies_64();
 	watch->pending = false;
 	list_add(&watch->node, &pool->watches);
+	hugetlb_zero_track(pool);
 	/* Who polls already has to look at the new condition. */
 	wake_up_interruptible(&watch->wait);
 }

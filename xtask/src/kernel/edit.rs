@@ -83,6 +83,7 @@ pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
 
     let home = linux.home();
     let numbers = numbers(&home)?;
+    let sent = sent_as(linux)?;
     Overlay::new(linux).replace(dir, &new_files)?;
     let patches = home.join("patches");
     let _ = fs::remove_dir_all(&patches);
@@ -94,10 +95,14 @@ pub(crate) fn import(linux: Linux, dir: &Path) -> Result<()> {
         last = numbers.get(&slug).copied().filter(|&number| number > last).unwrap_or(last + 1);
         let patch = format!("{last:04}-{slug}.patch");
         fs::write(patches.join(&patch), join_mail(&commit.message, &commit.diff))?;
-        index.commits.push(Entry { patch, overlay: commit.added });
+        index.commits.push(Entry {
+            patch,
+            series: sent.get(&slug).cloned(),
+            overlay: commit.added,
+        });
     }
-    let head = "# The commits of the series, in order: a patch with the message and the edits to\n\
-                # existing files, and the files of overlay/ that the commit adds.\n\n";
+    let head = "# The commits, in order: a patch with the message and the edits to existing files, the\n\
+                # files of overlay/ that the commit adds, and the series in which it is sent.\n\n";
     fs::write(home.join("series.toml"), head.to_owned() + &toml::to_string_pretty(&index)?)?;
     Made::load(linux)?.write(dir)?;
     say::result(format_args!("{} commits in {}", index.commits.len(), home.display()));
@@ -147,6 +152,15 @@ fn numbers(home: &Path) -> Result<BTreeMap<String, u32>> {
         }
     }
     Ok(numbers)
+}
+
+/// The series in which each patch is sent, by the slug of its subject.
+fn sent_as(linux: Linux) -> Result<BTreeMap<String, String>> {
+    let named = Index::read(linux)?.commits.into_iter().filter_map(|entry| {
+        let stem = entry.patch.strip_suffix(".patch")?;
+        Some((stem.split_once('-')?.1.to_owned(), entry.series?))
+    });
+    Ok(named.collect())
 }
 
 /// The subject as a file name.

@@ -12,6 +12,12 @@ use crate::command;
 const SUBJECT: &str = "*** SUBJECT HERE ***";
 const BLURB: &str = "*** BLURB HERE ***";
 
+/// How long checkpatch lets a line of the header be.
+const SUBJECT_WIDTH: usize = 75;
+
+/// The series that the letter is of.
+const CORE: &str = "core";
+
 /// Writes one mail per commit into `dir`, which is emptied first, and before
 /// them the tree's `cover-letter`, if there is one; returns how many commits.
 /// They are signed off with the exporter's own git identity.
@@ -49,18 +55,73 @@ pub(crate) fn write(linux: Linux, dir: &Path) -> Result<usize> {
         "-q",
         "--no-signature",
         "--zero-commit",
+        "--no-numbered",
         cover,
         "--output-directory",
         &out,
         "pristine..HEAD",
     ])?;
+    let core =
+        series.commits.iter().filter(|commit| commit.series.as_deref() == Some(CORE)).count();
+    for (number, tag) in tags(&series).into_iter().enumerate() {
+        let file = format!("{:04}-", number + 1);
+        let mut mails = fs::read_dir(&dir)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let path = mails
+            .find(|path| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&file))
+            })
+            .with_context(|| format!("git wrote no mail {file}"))?;
+        let mail = fs::read_to_string(&path)?;
+        fs::write(&path, retag(&mail, &tag).with_context(|| path.display().to_string())?)?;
+    }
     if let Some(letter) = letter {
         let path = dir.join("0000-cover-letter.patch");
         let mail = fs::read_to_string(&path)?;
         let mail = fill_in(&mail, &letter).context("cover-letter")?;
+        let mail = retag(&mail, &format!("RFC PATCH v3 0/{core}")).context("cover-letter")?;
         fs::write(&path, mail.replace("@BASE@", &source.to_string()))?;
     }
     Ok(series.commits.len())
+}
+
+/// What stands in brackets before each subject: each named series is counted by itself. The core
+/// continues others' work, which has had two versions; a patch that is sent alone is a fix.
+fn tags(series: &Series) -> Vec<String> {
+    let names: Vec<Option<&str>> =
+        series.commits.iter().map(|commit| commit.series.as_deref()).collect();
+    let tag = |(at, name): (usize, &Option<&str>)| {
+        let nth = names[..=at].iter().filter(|other| *other == name).count();
+        let all = names.iter().filter(|other| *other == name).count();
+        match name {
+            Some(CORE) => format!("RFC PATCH v3 {nth}/{all}"),
+            _ if all == 1 => "PATCH".to_owned(),
+            _ => format!("PATCH {nth}/{all}"),
+        }
+    };
+    names.iter().enumerate().map(tag).collect()
+}
+
+/// Puts `tag` into the brackets of the subject, and folds it again.
+fn retag(mail: &str, tag: &str) -> Result<String> {
+    const HEADER: &str = "Subject: [PATCH]";
+    let (before, rest) = mail.split_once(HEADER).context("has no subject")?;
+    let (first, mut after) = rest.split_once('\n').context("ends in its subject")?;
+    let mut subject = first.to_owned();
+    while after.starts_with(' ') {
+        let (line, further) = after.split_once('\n').context("ends in its subject")?;
+        subject.push_str(line);
+        after = further;
+    }
+    let mut folded = format!("Subject: [{tag}]");
+    let mut width = folded.len();
+    for word in subject.split_whitespace() {
+        width += 1 + word.len();
+        let fits = width <= SUBJECT_WIDTH;
+        folded.push_str(if fits { " " } else { "\n " });
+        folded.push_str(word);
+        width = if fits { width } else { 1 + word.len() };
+    }
+    Ok(format!("{before}{folded}\n{after}"))
 }
 
 /// Puts the letter's subject and text where git has left room for them.
@@ -75,7 +136,28 @@ fn fill_in(mail: &str, letter: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::fill_in;
+    use super::{fill_in, retag, tags};
+    use crate::kernel::{linux::Linux, series::Series};
+
+    #[test]
+    fn patches_are_numbered_within_their_series() {
+        let tags = tags(&Series::read(Linux::V7_3).unwrap());
+        assert_eq!(tags[0], "PATCH");
+        assert_eq!(tags[2], "RFC PATCH v3 1/8");
+        assert_eq!(tags[9], "RFC PATCH v3 8/8");
+        assert_eq!(tags.last().unwrap(), "PATCH 2/2");
+    }
+
+    #[test]
+    fn a_longer_tag_folds_the_subject_again() {
+        let words = "mm: one two three four five six seven eight nine ten eleven";
+        let mail = format!("From: x\nSubject: [PATCH] {words}\n twelve\nMIME: 1\n\nWhy.\n");
+        let tagged = retag(&mail, "RFC PATCH v3 1/8").unwrap();
+        assert!(tagged.lines().all(|line| line.len() <= 75), "{tagged}");
+        let unfolded = tagged.replace("\n ", " ");
+        let subject = format!("Subject: [RFC PATCH v3 1/8] {words} twelve\nMIME: 1\n\nWhy.\n");
+        assert_eq!(unfolded, format!("From: x\n{subject}"));
+    }
 
     #[test]
     fn a_letter_takes_the_place_that_git_leaves() {

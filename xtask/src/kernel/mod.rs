@@ -14,6 +14,7 @@ mod check;
 mod deb;
 mod edit;
 mod export;
+mod hot_path;
 mod linux;
 mod made;
 mod overlay;
@@ -57,7 +58,8 @@ pub(crate) enum Verb {
         /// Only these: `apply`, `checkpatch`, or a target of the cross table.
         only: Vec<String>,
     },
-    /// Measure how fast the kernel's own code clears, in a program of user space.
+    /// Measure how fast the kernel's own code clears and zeroes, and how long it holds
+    /// `hugetlb_lock`, in programs of user space.
     Bench {
         /// Which kernel's.
         #[arg(long, value_name = "LINUX", default_value_t)]
@@ -158,6 +160,15 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
                 config: "default".to_owned(),
                 patched: true,
             };
+            let counts = hot_path::count()?;
+            for (series, counts) in [("without", counts.without), ("with", counts.with)] {
+                let counts: Vec<String> =
+                    counts.iter().map(|(state, number)| format!("{state} {number}")).collect();
+                say::result(format_args!(
+                    "instructions under hugetlb_lock {series} the series: {}",
+                    counts.join(", ")
+                ));
+            }
             if !bench::run(&flavour, &arguments)? {
                 return Ok(ExitCode::FAILURE);
             }

@@ -30,6 +30,9 @@ pub(crate) struct Index {
 pub(crate) struct Entry {
     /// File name below `patches/`.
     pub(crate) patch: String,
+    /// Under which name it is sent together with its neighbours of the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) series: Option<String>,
     /// Files of the overlay that this commit adds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) overlay: Vec<String>,
@@ -39,6 +42,8 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub(crate) patch: String,
+    /// Under which name it is sent.
+    pub(crate) series: Option<String>,
     /// Subject, empty line, body.
     pub(crate) message: String,
     /// What `git apply` takes; empty when the commit only adds files.
@@ -94,7 +99,7 @@ impl Series {
                 let content = overlay.read(&file).with_context(|| entry.patch.clone())?;
                 added.insert(file, content);
             }
-            commits.push(Commit { patch: entry.patch, message, diff, added });
+            commits.push(Commit { patch: entry.patch, series: entry.series, message, diff, added });
         }
         if let Some(file) = unclaimed.first() {
             let home = home.display();
@@ -257,6 +262,31 @@ mod tests {
                 assert!(commit.message.lines().count() > 2, "{}: no reason given", commit.patch);
             }
         }
+    }
+
+    /// Lines of code that a reviewer of the core series reads, tests and documents apart.
+    const MAX_CORE_LINES: usize = 2_500;
+
+    #[test]
+    fn core_series_is_short_enough_to_review() {
+        let is_code = |path: &str| {
+            !path.starts_with("Documentation/") && path != "MAINTAINERS" && !path.contains("kunit")
+        };
+        let series = Series::read(Linux::V7_3).unwrap();
+        let mut lines = 0;
+        for commit in series.commits.iter().filter(|one| one.series.as_deref() == Some("core")) {
+            let mut in_code = false;
+            for line in commit.diff.lines() {
+                if let Some(path) = line.strip_prefix("+++ b/") {
+                    in_code = is_code(path);
+                } else if in_code && (line.starts_with('+') || line.starts_with('-')) {
+                    lines += usize::from(!line.starts_with("--- "));
+                }
+            }
+            let added = commit.added.iter().filter(|(path, _)| is_code(path));
+            lines += added.map(|(_, text)| text.split(|&c| c == b'\n').count() - 1).sum::<usize>();
+        }
+        assert!((1_000..=MAX_CORE_LINES).contains(&lines), "{lines} of {MAX_CORE_LINES}");
     }
 
     #[test]

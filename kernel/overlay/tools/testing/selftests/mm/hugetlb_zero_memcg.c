@@ -4,10 +4,16 @@
  * It must not use up the zeroed ones meanwhile: where the page is taken before it
  * is charged, it has to come back as zero as it was.
  *
+ * Linux 7.3 ends a refused fault with SIGBUS. Linux 6.12 returns to the
+ * instruction, which faults again, until a signal ends the task: there the child
+ * reads the events of its group every 10 ms, and exits once the group has been
+ * refused memory since the touch.
+ *
  * Needs root, cgroup v2 at /sys/fs/cgroup, and its option
  * memory_hugetlb_accounting, which is switched on for the time of the test.
  */
 #define _GNU_SOURCE
+#include <sys/time.h>
 #include "hugetlb_zero_util.h"
 
 #define PAGES	16
@@ -81,6 +87,23 @@ static void on_bus(int signal)
 	_exit(2);
 }
 
+/* How often the group has been at its limit. */
+static long refusals(void)
+{
+	const char *text = read_text(GROUP "/memory.events");
+	const char *max = text ? strstr(text, "\nmax ") : NULL;
+
+	return max ? atol(max + 5) : -1;
+}
+
+static long refusals_before;
+
+static void on_tick(int signal)
+{
+	if (refusals() > refusals_before)
+		_exit(2);
+}
+
 /* A child in the group touches one page. Returns whether it was refused. */
 static bool refused(void)
 {
@@ -88,14 +111,20 @@ static bool refused(void)
 	pid_t child = fork();
 
 	if (child == 0) {
+		struct itimerval tick = {
+			.it_interval.tv_usec = 10000, .it_value.tv_usec = 10000,
+		};
 		char *p;
 
 		if (write_text(GROUP "/cgroup.procs", "0"))
 			_exit(1);
 		signal(SIGBUS, on_bus);
+		signal(SIGALRM, on_tick);
 		p = pool_map(&pool, 1, MAP_PRIVATE);
 		if (!p)
 			_exit(1);
+		refusals_before = refusals();
+		setitimer(ITIMER_REAL, &tick, NULL);
 		*(volatile char *)p = 1;
 		_exit(0);
 	}
