@@ -228,7 +228,7 @@ fn job_of_a_user_gets_what_it_asked_by_an_option() {
         command.uid(USER).gid(USER).output().expect("srun runs")
     };
     let reads = format!(
-        "path=$(cat {}/$SLURM_JOB_ID) && id -u && stat -c '%u %s' $path && \
+        "path={}/$SLURM_JOB_ID && id -u && stat -c '%u %s' $path && \
          cmp -n 33554432 $path /dev/zero && echo all zero && \
          scontrol show job $SLURM_JOB_ID | grep -o 'gres.*prezero.*'",
         at("jobs")
