@@ -94,16 +94,6 @@ static void spread(int kind)
 	how_many("the thread's policy", memory, 16);
 	policy(DEFAULT, 0);
 	munmap(memory, 16 * PAGE);
-
-	memory = map(NULL, 16, RW, kind);
-	say_errno("spread over both", bind_range(memory, 16 * PAGE, INTERLEAVE, 3, 0));
-	how_many("spread before the first touch", memory, 16);
-	munmap(memory, 16 * PAGE);
-
-	memory = map(NULL, 16, RW, kind);
-	say_errno("spread the second half", bind_range(memory + 8 * PAGE, 8 * PAGE, INTERLEAVE, 3, 0));
-	how_many("half of it spread", memory, 16);
-	munmap(memory, 16 * PAGE);
 }
 
 static void run_on(int node)

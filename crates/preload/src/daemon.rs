@@ -65,11 +65,7 @@ impl Lender {
     }
 
     /// Borrows each node's portion, in the order in which the memory is mapped.
-    pub(crate) fn lend_portions(
-        &mut self,
-        ask: Ask,
-        shares: &[NodeShare],
-    ) -> Result<Vec<Loan>, String> {
+    fn lend_portions(&mut self, ask: Ask, shares: &[NodeShare]) -> Result<Vec<Loan>, String> {
         if ask.single {
             return Err("the memory policy spreads pages over several nodes".to_owned());
         }

@@ -217,12 +217,6 @@ impl RangePolicy {
         }
     }
 
-    /// The nodes that it spreads memory over, if it does.
-    pub(crate) fn spread(&self) -> Option<Vec<NodeShare>> {
-        let is_spread = matches!(self.mode, libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE);
-        (is_spread && self.nodes.count() > 1).then(|| shares(self.mode, &self.nodes))
-    }
-
     /// The one node that it names.
     pub(crate) fn only_node(&self) -> Option<u32> {
         self.nodes.iter().next().filter(|_| self.nodes.count() == 1)

@@ -4,7 +4,7 @@
 //! A program maps huge pages, binds them to a node and then touches them, as QEMU does for
 //! `host-nodes` and `policy=bind`. Lent memory has its pages already, by the policy in force when
 //! it was mapped. Pages may lie on a node that the new policy leaves out. If no process has touched
-//! them, other memory takes their place: loans from its nodes, or the kernel's own.
+//! them, other memory takes their place: a loan from that node, or the kernel's own.
 //!
 //! Memory counts as untouched if this process's page tables have no page of it, and this process
 //! alone can have it. Private memory is its own, and so is memory made after the last fork and the
@@ -89,12 +89,8 @@ unsafe fn replace(
     let single = !descriptors.is_empty();
     let node = policy.only_node();
     let ask = Ask { bytes, page: lent.page as u64, single, last_hope: false, node };
-    let loans = match (node, policy.spread()) {
-        (Some(_), _) => lender.lend(ask).map(|loan| vec![loan]),
-        (None, Some(shares)) => lender.lend_portions(ask, &shares),
-        (None, None) => Ok(Vec::new()),
-    };
-    let mut loans = loans.unwrap_or_default();
+    let loan = node.and_then(|_| lender.lend(ask).ok());
+    let mut loans: Vec<_> = loan.into_iter().collect();
     if loans.iter().all(|loan| loan.ready_bytes().0 == 0) {
         loans.clear();
     }
