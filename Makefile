@@ -9,7 +9,7 @@ BPF_PACKAGES = clang make pkg-config libelf-dev zlib1g-dev
 DEMO_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static
 # What tests/consumers runs on lent memory, besides QEMU.
 CONSUMER_PACKAGES = postgresql openjdk-17-jdk-headless mariadb-server libmimalloc2.0 dpdk-dev \
-  openvswitch-switch-dpdk libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients apparmor xz-utils make slurm-wlm \
+  openvswitch-switch-dpdk libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients apparmor xz-utils make slurm-wlm libslurm-dev \
   python3-venv linux-source-6.12 fio ucx-utils libucx-dev mmdebstrap musl-tools
 TEST_PACKAGES = gcc libc6-dev $(BPF_PACKAGES) qemu-system-x86 busybox-static chromium python3 python3-numpy strace
 

@@ -347,8 +347,9 @@ fn metrics_are_served_over_tcp() {
 /// A sample's metric: without labels and what a histogram adds.
 fn family(sample: &str) -> String {
     let name = sample.split('{').next().unwrap_or_default();
-    let histogram = name.strip_prefix("prezero_lend_seconds").is_some();
-    if histogram { "prezero_lend_seconds".to_owned() } else { name.to_owned() }
+    let of_histogram = ["_bucket", "_sum", "_count"].into_iter();
+    let stem = of_histogram.filter_map(|end| name.strip_suffix(end)).next();
+    stem.unwrap_or(name).to_owned()
 }
 
 /// The metrics in the tables of docs/reference/metrics.md.

@@ -36,6 +36,7 @@ const PROGRAMS: &[&str] = &[
     "kubectl",
     "make",
     "mokutil",
+    "openstack",
     "pip",
     "prezero",
     "reboot",
@@ -94,6 +95,7 @@ const ELSEWHERE: &[(&str, Elsewhere)] = &[
         Test("consumers/python.rs", "mooncakes_store_has_its_segment_and_its_buffer_lent"),
     ),
     ("mokutil", SECURE_BOOT),
+    ("openstack", Nowhere("needs an OpenStack; `prezero drain` alone has its tests")),
     ("pip install", Test("consumers/python.rs", "the_wheel_is_built_installed_typed_and_lends")),
     (
         "(cd crates/python",

@@ -110,8 +110,13 @@ fn verbs_end_with_the_code_of_the_signal_that_ended_them() {
     for (words, _) in &INTERACTIVE[1..] {
         for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)]
         {
-            let mut command = Command::new(binary());
-            command.args(*words).env("PREZERO_SOCKET", daemon.socket());
+            // A shell has background jobs ignore SIGINT, and so would the verb.
+            let mut command = Command::new("env");
+            command
+                .arg("--default-signal=INT")
+                .arg(binary())
+                .args(*words)
+                .env("PREZERO_SOCKET", daemon.socket());
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = command.spawn().expect("prezero runs");
             std::thread::sleep(Duration::from_millis(200));

@@ -34,9 +34,26 @@ fn compare(text: &str, code: &Code, errors: &BTreeMap<String, String>) {
     assert_eq!(&defined, errors, "errors: file, then variants");
 }
 
-/// Errors by name, with their fields.
+/// Errors by name, with their fields. A field that one of two errors of a name lacks is optional.
 fn errors<E: serde::Serialize>(all: &[E]) -> BTreeMap<String, String> {
-    all.iter().map(fields_of_error).collect()
+    let mut errors: BTreeMap<String, String> = BTreeMap::new();
+    for (name, fields) in all.iter().map(fields_of_error) {
+        let merged = match errors.get(&name) {
+            None => fields,
+            Some(other) => {
+                let lacks = |text: &str, field: &str| !text.split(", ").any(|one| one == field);
+                let field = |field: &str| match lacks(other, field) || lacks(&fields, field) {
+                    true => field.replacen(':', ":?", 1),
+                    false => field.to_owned(),
+                };
+                let longer = [other, &fields].into_iter().max_by_key(|text| text.len());
+                let longer = longer.into_iter().flat_map(|text| text.split(", "));
+                longer.map(field).collect::<Vec<_>>().join(", ")
+            }
+        };
+        errors.insert(name, merged);
+    }
+    errors
 }
 
 // Promise P26.
@@ -115,6 +132,7 @@ fn interface_of_varlink_is_that_of_the_structs() {
         ServiceError::MethodNotFound { method: text() },
         ServiceError::MethodNotImplemented { method: text() },
         ServiceError::InvalidParameter { parameter: text(), reason: Some(text()) },
+        ServiceError::InvalidParameter { parameter: text(), reason: None },
     ];
     compare(wire::SERVICE.1, &code, &errors(&all));
 }
