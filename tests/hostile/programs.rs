@@ -2,9 +2,10 @@
 //! A program that runs from lent memory after its loan was returned: while it runs, the kernel lets
 //! no process open the file for writing.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::Mapping;
 use prezero_tests::{Daemon, Page};
@@ -17,6 +18,8 @@ use crate::users::User;
 
 /// Programs at a time: the pool has blocks for victims beside them.
 const PROGRAMS: usize = 3;
+/// How long the daemon may take to close its copy of a sent descriptor.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lines of the log that a borrower may cause in one window.
 const MAX_WARNINGS: usize = 3;
 
@@ -63,9 +66,21 @@ fn start_from_a_loan(scene: &Scene<'_>) -> std::io::Result<Child> {
     drop(memory);
     fchmod(&file, Mode::RWXU).expect("its own file");
     let name = path_only(&file.as_fd());
-    // A file that is open for writing is not executed.
+    // A file that is open for writing is not executed, and the daemon closes its copy of the
+    // descriptor in the borrower's queue, a moment after the reply.
     drop(file);
-    let started = Command::new(path_of(&name)).stdin(Stdio::null()).spawn();
+    let begun = Instant::now();
+    let started = loop {
+        match Command::new(path_of(&name)).stdin(Stdio::null()).spawn() {
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy
+                    && begun.elapsed() < CLOSE_TIMEOUT =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            started => break started,
+        }
+    };
     drop(lease);
     started
 }
