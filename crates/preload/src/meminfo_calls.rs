@@ -14,8 +14,9 @@
 //! # Safety
 //!
 //! The buffer is the program's, and `read` has just filled the part that is changed.
-#![expect(unsafe_code, reason = "a function with the C library's name and contract")]
+#![expect(unsafe_code, reason = "jumps to the C library's own function")]
 
+use std::arch::naked_asm;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_void, size_t, ssize_t};
@@ -31,12 +32,56 @@ pub(crate) fn count_ready() {
     IS_WANTED.store(true, Ordering::Relaxed);
 }
 
-/// `read(2)`.
+/// `read(2)`. Where ready pages are not counted it jumps to the function behind: programs leave a
+/// `read` that blocks by `siglongjmp` or by cancellation, and nothing of the shim is on their way.
 ///
 /// # Safety
 /// As the call itself.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    naked_asm!(
+        "cmp byte ptr [rip + {wanted}], 0",
+        "jne {counting}",
+        "mov rax, qword ptr [rip + {behind}]",
+        "test rax, rax",
+        "jz {counting}",
+        "jmp rax",
+        wanted = sym IS_WANTED,
+        counting = sym counting,
+        behind = sym READ,
+    )
+}
+
+/// The same on aarch64.
+///
+/// # Safety
+/// As the call itself.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    naked_asm!(
+        "adrp x9, {wanted}",
+        "ldrb w9, [x9, :lo12:{wanted}]",
+        "cbnz w9, 2f",
+        "adrp x9, {behind}",
+        "ldr x9, [x9, :lo12:{behind}]",
+        "cbz x9, 2f",
+        "br x9",
+        "2: b {counting}",
+        wanted = sym IS_WANTED,
+        counting = sym counting,
+        behind = sym READ,
+    )
+}
+
+/// `read(2)` with ready pages counted, or before the function behind is known.
+///
+/// # Safety
+/// As the call itself.
+unsafe extern "C" fn counting(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     let done = READ.call(
         // SAFETY: the caller's contract.
         |read| unsafe { read(fd, buffer, bytes) },
