@@ -52,8 +52,8 @@ func (s *Skew) Look(ctx context.Context) {
 	}
 }
 
-// isOlder compares major and minor versions: daemons and drivers of one minor version go together. What is
-// no version is not older.
+// isOlder compares major and minor versions: daemons and drivers of one minor version go together. A text
+// without a version never counts as older.
 func isOlder(one, other string) bool {
 	a, isA := minorOf(one)
 	b, isB := minorOf(other)

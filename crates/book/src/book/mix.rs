@@ -331,8 +331,8 @@ impl Book {
         effects
     }
 
-    /// Gives back ready blocks beyond what is to be ready now, of the sizes that have too many, and
-    /// dirty ones, as none of them is to become ready.
+    /// Gives back ready blocks above the amount to keep ready, of the sizes that have too many.
+    /// Dirty blocks go, too: a pool above its amount zeroes none.
     fn release_surplus(&mut self, domain: Domain) -> Vec<Effect> {
         let ready_high = self.mixes.get(&domain).map(|mix| mix.config.ready_high);
         let coming = self.sum_of(domain, |key| self.coming(key));

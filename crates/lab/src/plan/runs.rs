@@ -116,7 +116,7 @@ mod tests {
         amounts.iter().map(of).collect()
     }
 
-    /// What is found where so many GiB are enough, and the amounts that were tried.
+    /// The amount found for a fleet that needs this many GiB, and the amounts tried on the way.
     fn found(amounts: &[u64], enough: u64, stop_after: usize) -> (u64, Vec<u64>) {
         let mut tried = Vec::new();
         let all = runs(amounts);

@@ -426,7 +426,7 @@ fn worker_waits_for_pages_until_they_come_or_it_must_stop() {
         assert!(take(Some(3_600_000)).await.is_none());
         assert_eq!(begin.elapsed(), Duration::from_millis(5300), "5 s at most");
 
-        // What wakes it are changes, and it takes no notice of those that concern it not.
+        // Every change wakes it. Changes without a page for it let it go on waiting.
         let later = async |then: &dyn Fn()| {
             for _ in 0..3 {
                 advance(Duration::from_millis(10)).await;
